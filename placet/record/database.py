@@ -1,0 +1,92 @@
+"""The connection pool and transactions; every statement of the project runs through here.
+
+A transaction is short: it locks in the order thread, approval, effect, audit, and holds no lock while anything outside
+is called. Autocommit is on, so that whatever is not in a `transaction()` is visible at once.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, LiteralString, TypeVar
+
+from psycopg import AsyncConnection
+from psycopg.rows import class_row, dict_row, scalar_row
+from psycopg_pool import AsyncConnectionPool
+
+T = TypeVar("T")
+Params = Mapping[str, Any]
+SEARCH_PATH = "-c search_path=placet,public"  # ours and the checkpointer's tables; a tool's own schema is qualified
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """An open transaction; what runs in it becomes true together."""
+
+    connection: AsyncConnection[Any]
+
+    async def execute(self, sql: LiteralString, params: Params | None = None) -> int:
+        """Run a statement; returns the number of rows it changed."""
+        return (await self.connection.execute(sql, params)).rowcount
+
+    async def execute_many(self, sql: LiteralString, params: list[Params]) -> None:
+        """Run one statement for many rows, in one pipeline."""
+        async with self.connection.cursor() as cursor:
+            await cursor.executemany(sql, params)
+
+    async def fetch_one(self, row: type[T], sql: LiteralString, params: Params | None = None) -> T | None:
+        """The first row as `row(**columns)`, or None."""
+        async with self.connection.cursor(row_factory=class_row(row)) as cursor:
+            await cursor.execute(sql, params)
+            return await cursor.fetchone()
+
+    async def fetch_all(self, row: type[T], sql: LiteralString, params: Params | None = None) -> list[T]:
+        """All rows, each as `row(**columns)`."""
+        async with self.connection.cursor(row_factory=class_row(row)) as cursor:
+            await cursor.execute(sql, params)
+            return await cursor.fetchall()
+
+    async def fetch_dicts(self, sql: LiteralString, params: Params | None = None) -> list[dict[str, Any]]:
+        """All rows as dictionaries, where a type of their own would say nothing more."""
+        async with self.connection.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(sql, params)
+            return await cursor.fetchall()
+
+    async def fetch_value(self, sql: LiteralString, params: Params | None = None) -> Any:
+        """The first column of the first row, or None."""
+        async with self.connection.cursor(row_factory=scalar_row) as cursor:
+            await cursor.execute(sql, params)
+            return await cursor.fetchone()
+
+
+class Database:
+    """A pool of connections of one role to one database."""
+
+    def __init__(self, dsn: str, *, size: int = 10) -> None:
+        self.dsn = dsn
+        self.pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]] = AsyncConnectionPool(
+            dsn,
+            min_size=1,
+            max_size=size,
+            open=False,
+            check=AsyncConnectionPool.check_connection,  # a dropped connection is replaced before it is handed out
+            kwargs={"autocommit": True, "row_factory": dict_row, "options": SEARCH_PATH},
+        )
+
+    async def __aenter__(self) -> "Database":
+        await self.pool.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.pool.close()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """`async with database.transaction() as tx:` commits at the end, rolls back on an exception."""
+        async with self.pool.connection() as connection, connection.transaction():
+            yield Transaction(connection)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[Transaction]:
+        """Statements that each see what is committed when they run; nothing is held between them."""
+        async with self.pool.connection() as connection:
+            yield Transaction(connection)

@@ -1,0 +1,65 @@
+"""Every setting, typed, with its default and one line of why. Read from the environment (`PLACET_…`), nothing else."""
+
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def default_home() -> Path:
+    """The user's data folder (XDG Base Directory), where the embedded database lives."""
+    import os  # noqa: PLC0415
+
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "placet"
+
+
+class Settings(BaseSettings):
+    """One instance per process, frozen; tests build their own."""
+
+    model_config = SettingsConfigDict(env_prefix="PLACET_", frozen=True, extra="ignore", populate_by_name=True)
+
+    # Where things are
+    home: Path = Field(default_factory=default_home)  # embedded database, keys; one folder to back up
+    database_url: SecretStr | None = None  # the application's role; production sets it; none: embedded Postgres
+    owner_database_url: SecretStr | None = (
+        None  # the role that migrates; without it the application owns its audit rows
+    )
+    pool_size: int = Field(default=10, ge=2, le=200)  # connections of one process
+    rules: Path | None = None  # another rules file than policies/rules.toml
+
+    # Who acts
+    tenant: str = Field(default="default", min_length=1, max_length=63)  # whose data this process serves
+    user: str | None = None  # who acts on the command line when --as is not given
+
+    # Keys: rows that decide are authenticated with them (V6); several machines must share them
+    digest_key: SecretStr | None = None  # at least 32 characters; none: a file in `home`, made at the first start
+    digest_key_id: str = "k1"  # names the key in each row, so that keys can be rotated
+
+    # The model
+    model: str | None = None  # none: `gpt-4.1-mini` when OPENAI_API_KEY is set, else the rehearsal planner
+    openai_base_url: str | None = Field(default=None, validation_alias="OPENAI_BASE_URL")
+    openai_api_key: SecretStr | None = Field(default=None, validation_alias="OPENAI_API_KEY")
+    model_timeout: float = Field(default=60.0, gt=0)  # seconds for one answer
+    model_retries: int = Field(default=4, ge=0, le=10)  # on 429 and 5xx, with respect for Retry-After
+    model_max_tokens: int = Field(default=4096, ge=1)  # of one answer
+
+    # Turns
+    max_steps: int = Field(default=12, ge=1, le=1000)  # model turns per user turn (G6)
+    max_gated_calls: int = Field(default=8, ge=1, le=100)  # asked together in one model turn; more are deferred (G4)
+    max_message_chars: int = Field(default=100_000, ge=1)  # a longer user message is refused, whole
+    approval_ttl: timedelta = timedelta(hours=24)  # when the rule names none (A9)
+    policy_timeout: float = Field(default=2.0, gt=0)  # seconds for facts and rules of one call; longer asks (P6)
+
+    # Ownership
+    lease: timedelta = timedelta(seconds=15)  # a dead worker's run is taken up after this (O3)
+    poll: float = Field(default=1.0, gt=0)  # seconds between looks for work when no NOTIFY came
+    concurrency: int = Field(default=4, ge=1)  # runs of one worker at the same time
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The process's settings."""
+    return Settings()

@@ -85,7 +85,7 @@ class Observed(BaseModel):
     evidence: str = ""  # what was asked and answered, for people
 
 
-class Refused(Exception):  # noqa: N818: it is the system's answer, not a fault of ours
+class Refused(Exception):
     """The outside system answered no: a definite failure, nothing happened (E4)."""
 
     def __init__(self, message: str, *, code: str = "refused") -> None:

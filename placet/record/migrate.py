@@ -5,14 +5,13 @@ killed process leaves behind). The lock is polled, since the checkpointer builds
 everyone who waits in a transaction. When nothing is to be done it costs one round trip: what the files want, what the
 checkpointer wants and which rights differ are one query.
 
-A file and the mark that it was applied are one transaction. The application's role may read and change every row, but it
-can neither change nor delete audit rows (V3), nor move the clock.
+A file and the mark that it was applied are one transaction. The application's role may read and change every row, but of
+the audit chain it can only read, and append through the owner's function (V3), and it cannot move the clock.
 """
 
 import asyncio
 import glob
 import importlib.metadata
-import os
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -79,7 +78,9 @@ async def _lock(connection: AsyncConnection[Any]) -> AsyncIterator[None]:
     end = time.monotonic() + LOCK_PATIENCE
     while not (await (await connection.execute(LOCK)).fetchone() or [False])[0]:
         if time.monotonic() > end:
-            raise DatabaseUnreachable("Another process has been migrating the database for five minutes; see what it does.")
+            raise DatabaseUnreachable(
+                "Another process has been migrating the database for five minutes; see what it does."
+            )
         await asyncio.sleep(0.05)
     try:
         yield
@@ -100,8 +101,8 @@ RIGHTS = """
                      when class.relname ~ '^_?yoyo' then ''
                      when class.relkind = 'S' then 'SELECT, USAGE'
                      when class.relkind in ('v', 'm') then 'SELECT'
-                     when namespace.nspname = 'placet' and class.relname = 'audit' then 'INSERT, SELECT'
-                     when namespace.nspname = 'placet' and class.relname = 'clock_offset' then 'SELECT'
+                     when namespace.nspname = 'placet' and class.relname in ('audit', 'audit_heads', 'clock_offset')
+                         then 'SELECT'
                      else 'DELETE, INSERT, SELECT, UPDATE'
                  end as rights
       ) wanted
@@ -116,6 +117,12 @@ RIGHTS = """
        and wanted.rights <> given.rights
 """
 
+TO_DO = sql.SQL("""
+    select (select coalesce(array_agg(migration_id), '{{}}') from placet._yoyo_migration),
+           obj_description('placet.checkpoint_migrations'::regclass),
+           exists ({rights})
+""").format(rights=sql.SQL(RIGHTS))
+
 
 async def _to_do(
     connection: AsyncConnection[Any], files: list[Migration], schemas: list[str], application: str | None
@@ -124,14 +131,7 @@ async def _to_do(
     right differs from what it should be."""
     wanted = {CHECKPOINTER_ID: None} | {file.id: None for file in files}
     try:
-        cursor = await connection.execute(
-            f"""
-            select (select coalesce(array_agg(migration_id), '{{}}') from placet._yoyo_migration),
-                   obj_description('placet.checkpoint_migrations'::regclass),
-                   exists ({RIGHTS})
-            """,  # type: ignore[arg-type]
-            {"application": application, "schemas": schemas},
-        )
+        cursor = await connection.execute(TO_DO, {"application": application, "schemas": schemas})
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return set(wanted), True
     row = await cursor.fetchone()
@@ -168,7 +168,6 @@ def _checkpointer_version() -> str:
 async def _set_up_checkpointer(connection: AsyncConnection[Any]) -> None:
     """The checkpointer's tables in schema `placet`; their version is kept in a comment, so that a start which has
     nothing to do needs not import it."""
-    os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # before the import, or it has no effect
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver  # noqa: PLC0415
 
     connection.row_factory = psycopg.rows.dict_row
@@ -193,9 +192,11 @@ def _apply(owner: str, files: list[Migration]) -> None:
             if file.use_transactions:
                 with backend.transaction():
                     file.process_steps(backend, "apply")
+                    backend.execute("reset all")  # the file's search_path
                     backend.mark_one(file, log=False)
             else:
                 file.process_steps(backend, "apply")
+                backend.execute("reset all")
                 with backend.transaction():
                     backend.mark_one(file, log=False)
 
@@ -211,6 +212,4 @@ async def _grant(connection: AsyncConnection[Any], schemas: list[str], applicati
             table = sql.Identifier(schema, name)
             await connection.execute(sql.SQL("revoke all on {} {} from {}").format(kind, table, role))
             if rights:
-                await connection.execute(
-                    sql.SQL("grant {} on {} {} to {}").format(sql.SQL(rights), kind, table, role)
-                )
+                await connection.execute(sql.SQL("grant {} on {} {} to {}").format(sql.SQL(rights), kind, table, role))

@@ -1,11 +1,14 @@
 """What can keep the database from being used. Each class has a stable `code`; each message says what came, what was
 expected, and what to do."""
 
+from placet.record.errors import PlacetError
 
-class DatabaseProblem(Exception):
-    """Base of all of them, so that a way in for people can show the sentence without a stack trace."""
+
+class DatabaseProblem(PlacetError):
+    """Base of all of them."""
 
     code = "database_problem"
+    status = 503
 
 
 class NoPostgres(DatabaseProblem):

@@ -38,10 +38,11 @@ async def open_database(
         server = await asyncio.to_thread(embedded.start, settings.home)
         if server.started:
             say(f"Started the embedded Postgres; its data are in {server.data}. In production set PLACET_DATABASE_URL.")
-        application, owner, role = server.app_url, server.owner_url, APP
+        application = server.app_url
+        await migrate(server.owner_url, migrations, application=APP)
     else:
         application, owner, role = await _given(settings, settings.database_url.get_secret_value(), wait)
-    await migrate(owner, migrations, application=role)
+        await migrate(owner, migrations, application=role)
     async with Database(application, size=settings.pool_size) as database:
         yield database
 

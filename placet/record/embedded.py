@@ -257,7 +257,7 @@ def _place_socket(server: Server, account: Account | None) -> Server:
     elif server.socket != here and _is_private(server.socket, account):
         here = server.socket  # of an earlier start
     else:
-        here = Path(tempfile.mkdtemp(prefix="placet-", dir="/tmp"))  # noqa: S108  mkdtemp makes it 0700
+        here = Path(tempfile.mkdtemp(prefix="placet-", dir="/tmp"))
         if account:
             os.chown(here, account.uid, account.gid)
     if here == server.socket:

@@ -45,3 +45,15 @@ class DatabaseUnreachable(DatabaseProblem):
     """The database did not answer for as long as we wait."""
 
     code = "database_unreachable"
+
+
+class DatabaseRefused(DatabaseProblem):
+    """The database is there and does not let us in: an address, a role, a password or a right is wrong."""
+
+    code = "database_refused"
+
+
+class MigrationFailed(DatabaseProblem):
+    """A statement of a migration failed; the file it stands in left nothing behind."""
+
+    code = "migration_failed"

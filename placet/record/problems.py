@@ -1,11 +1,14 @@
 """What can keep the database from being used. Each class has a stable `code`; each message says what came, what was
 expected, and what to do."""
 
+from placet.record.errors import PlacetError
 
-class DatabaseProblem(Exception):
-    """Base of all of them, so that a way in for people can show the sentence without a stack trace."""
+
+class DatabaseProblem(PlacetError):
+    """Base of all of them."""
 
     code = "database_problem"
+    status = 503
 
 
 class NoPostgres(DatabaseProblem):
@@ -42,3 +45,15 @@ class DatabaseUnreachable(DatabaseProblem):
     """The database did not answer for as long as we wait."""
 
     code = "database_unreachable"
+
+
+class DatabaseRefused(DatabaseProblem):
+    """The database is there and does not let us in: an address, a role, a password or a right is wrong."""
+
+    code = "database_refused"
+
+
+class MigrationFailed(DatabaseProblem):
+    """A statement of a migration failed; the file it stands in left nothing behind."""
+
+    code = "migration_failed"

@@ -16,10 +16,10 @@ import stamina
 from filelock import FileLock
 
 from placet.record import embedded
-from placet.record.database import SEARCH_PATH, Database
+from placet.record.database import Database
 from placet.record.embedded import APP, write_private
 from placet.record.migrate import migrate
-from placet.record.problems import DatabaseUnreachable, DataUnreadable
+from placet.record.problems import DatabaseRefused, DatabaseUnreachable, DataUnreadable
 from placet.settings import Settings
 
 WAIT = 60.0  # seconds for a database that is down
@@ -38,10 +38,11 @@ async def open_database(
         server = await asyncio.to_thread(embedded.start, settings.home)
         if server.started:
             say(f"Started the embedded Postgres; its data are in {server.data}. In production set PLACET_DATABASE_URL.")
-        application, owner, role = server.app_url, server.owner_url, APP
+        application = server.app_url
+        await migrate(server.owner_url, migrations, application=APP)
     else:
         application, owner, role = await _given(settings, settings.database_url.get_secret_value(), wait)
-    await migrate(owner, migrations, application=role)
+        await migrate(owner, migrations, application=role)
     async with Database(application, size=settings.pool_size) as database:
         yield database
 
@@ -61,31 +62,43 @@ async def _given(settings: Settings, application: str, wait: float) -> tuple[str
 
 async def _wait_for(address: str, seconds: float) -> str:
     """The role's name, once the database answers."""
-    attempts = stamina.retry_context(
-        on=(psycopg.OperationalError,), attempts=None, timeout=seconds, wait_initial=0.2, wait_max=2.0
-    )
+    attempts = stamina.retry_context(on=_is_down, attempts=None, timeout=seconds, wait_initial=0.2, wait_max=2.0)
     try:
         async for attempt in attempts:
             with attempt:
                 return await _role(address, attempt.num, seconds)
     except psycopg.OperationalError as error:
-        raise DatabaseUnreachable(
-            f"The database did not answer within {seconds:.0f} seconds: {_first_line(error)} "
-            "Nothing is lost: start it and run this again. Its address is PLACET_DATABASE_URL."
+        if _is_down(error):
+            raise DatabaseUnreachable(
+                f"The database did not answer within {seconds:.0f} seconds: {_first_line(error)}. "
+                "Nothing is lost: start it and run this again. Its address is PLACET_DATABASE_URL."
+            ) from error
+        raise DatabaseRefused(f"{_first_line(error)}. Correct PLACET_DATABASE_URL, or the role it names.") from error
+    except psycopg.ProgrammingError as error:
+        raise DatabaseRefused(
+            f"PLACET_DATABASE_URL is not an address of Postgres: {_first_line(error)}. "
+            "It looks like postgresql://role:password@host:5432/database."
         ) from error
     raise AssertionError("stamina either returns or raises")
 
 
+def _is_down(error: Exception) -> bool:
+    """Whether waiting may help. A server that says FATAL is there: only if it is busy coming or going, or full, will it
+    let us in later. (While connecting there is no SQLSTATE, only its words.)"""
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    passing = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "slots are reserved", "57P")
+    return "FATAL:" not in str(error) or any(words in str(error) for words in passing)
+
+
 async def _role(address: str, attempt: int, seconds: float) -> str:
     try:
-        async with await psycopg.AsyncConnection.connect(
-            address, autocommit=True, connect_timeout=5, options=SEARCH_PATH
-        ) as connection:
+        async with await psycopg.AsyncConnection.connect(address, autocommit=True, connect_timeout=5) as connection:
             row = await (await connection.execute("select current_user")).fetchone()
             assert row is not None
             return str(row[0])
     except psycopg.OperationalError as error:
-        if attempt == 1:
+        if attempt == 1 and _is_down(error):
             say(f"The database does not answer ({_first_line(error)}); trying again for up to {seconds:.0f} seconds.")
         raise
 

@@ -196,7 +196,7 @@ def test_p6_the_limit_is_a_parameter() -> None:
 
 @pytest.mark.parametrize("name", ["", None, 7, "refund payments", "refund_payments\x00", "ü", "x" * 65, "a.b"])
 def test_p6_a_name_that_no_provider_takes_is_an_error(name: Any) -> None:
-    """Such a name would wedge the history; made harmless it may equal a real tool's, so it is an error and never runs."""
+    """Such a name would wedge the history; made harmless it may equal a real tool's: an error that never runs."""
     message = AIMessage(content="")
     message.additional_kwargs[RAW_CALLS] = [{"function": {"name": name, "arguments": '{"refund_due_ids": ["a"]}'}}]
 

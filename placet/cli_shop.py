@@ -192,7 +192,7 @@ def ledger(
             table.add_row(*_cells(line.ref, str(line.times), show(line.minor, line.currency), last))
         _print(table if paid else "The gateway has paid nothing.")
         if paid:
-            _print(f"{len(paid):,} refunds paid; {len(twice):,} of them more than once.")
+            _print(f"Refunds paid: {len(paid):,}; more than once: {len(twice):,}.")
 
     _run(work, as_json)
 
@@ -248,8 +248,8 @@ def _print_report(report: Report) -> None:
         _print(f"… and {report.kinds['broken'] - len(report.broken):,} more broken lines.")
     if report.differing:
         _print(f"Known invoices that come to another amount in this file: {', '.join(report.differing)}.")
-    _print(f"{report.orders:,} orders and {report.customers:,} customers are new.")
-    _print(f"{report.refunds_due:,} refunds are due: {report.refunds_total['text']}.")
+    _print(f"New orders: {report.orders:,}; new customers: {report.customers:,}.")
+    _print(f"Refunds that are due: {report.refunds_due:,}, {report.refunds_total['text']}.")
     _print_reasons((hopeless.invoice, hopeless.why) for hopeless in report.not_refundable_invoices)
     if report.not_refundable > len(report.not_refundable_invoices):
         _print(f"Not refundable: {report.not_refundable - len(report.not_refundable_invoices):,} more.")

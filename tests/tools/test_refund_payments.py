@@ -141,7 +141,7 @@ class TestPreview:
         assert preview.title == "Refund 1 payment: 10.00 EUR"
         assert preview.warnings == [
             "The agent stated a total of 1.00 EUR; the refunds come to 10.00 EUR.",
-            f"2 of the ids are not due and will not be paid: {ids[1]} (already refunded under operation earlier), "
+            f"Not due, so not paid, 2 of 3 ids: {ids[1]} (already refunded under operation earlier), "
             "R-nobody (unknown).",
         ]
 
@@ -175,7 +175,7 @@ class TestPreview:
 
         preview = await tool.preview(of(ids), await tool.facts(of(ids)))
 
-        assert preview.warnings == [f"1 are being sent by another call already: {ids[0]}."]
+        assert preview.warnings == [f"On the way already by another call, 1 of 1 ids: {ids[0]}."]
 
 
 class TestExecute:

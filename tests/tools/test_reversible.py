@@ -131,7 +131,7 @@ async def test_a1_the_preview_of_tags_counts_what_would_change(tag_orders: TagOr
 
     assert preview.title == "Tag 1 order: urgent"
     assert preview.sample == [{"order_id": "O-2", "tag": "urgent"}]
-    assert preview.warnings == ["1 of the ids are no orders of this shop."]
+    assert preview.warnings == ["No orders of this shop, 1 of 3 ids."]
     assert preview.reversible
 
 

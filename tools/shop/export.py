@@ -1,7 +1,7 @@
 """A shop's export, line by line: a CSV file, plain or gzipped, of which every line is either read or reported.
 
 A line that cannot be read becomes a broken one, with its number and what was expected, and the rest goes on. A quote that
-never closes costs its own line only: the lines behind it are read again, one by one. The file is streamed; no more than
+is not closed costs its own line only: the lines that it would have swallowed are read again. The file is streamed; no more than
 `SPAN` lines are ever held.
 """
 
@@ -160,15 +160,16 @@ class Export:
             places = _places(self.path, names)
             window: deque[_Physical] = deque()
             while first := _filled(window, physical, 0):
+                consumed = 1
                 try:
-                    fields, consumed = _record(window, physical, delimiter)
-                except BrokenLine as problem:
-                    window.popleft()
-                    yield _broken(first, str(problem))
-                    continue
+                    fields, spans = _record(window, physical, delimiter)
+                    line = self._line(first.number, fields, len(names), places)
+                    consumed = spans
+                except BrokenLine as problem:  # of a record of several lines only the first is given up
+                    line = _broken(first, str(problem))
                 for _ in range(consumed):
                     window.popleft()
-                yield self._line(first, fields, len(names), places)
+                yield line
 
     def _physical(self, file: IO[bytes]) -> Iterator[_Physical]:
         number = 0
@@ -184,18 +185,15 @@ class Export:
                 self.position += len(rest)
             yield _Physical(number, raw.decode(self._encoding, "surrogateescape"), too_long)
 
-    def _line(self, first: _Physical, fields: list[str], width: int, places: dict[str, int]) -> Line:
+    def _line(self, number: int, fields: list[str], width: int, places: dict[str, int]) -> Line:
+        """Raises `BrokenLine`."""
         if not any(field.strip() for field in fields):
-            return Line(first.number, "blank")
-        try:
-            if len(fields) != width:
-                raise BrokenLine(f"expected {width} fields, as in the header, got {len(fields)}")
-            return self._read(first.number, {name: fields[place] for name, place in places.items()})
-        except BrokenLine as problem:
-            return _broken(first, str(problem))
+            return Line(number, "blank")
+        if len(fields) != width:
+            raise BrokenLine(f"expected {width} fields, as in the header, got {len(fields)}")
+        return self._read(number, {name: fields[place] for name, place in places.items()})
 
     def _read(self, number: int, field: dict[str, str]) -> Line:
-        """Raises `BrokenLine`."""
         for name, text in field.items():
             self._check_text(name, text)
         invoice = _id("invoice", field["invoice"])

@@ -120,7 +120,8 @@ async def _import(
     )
     if before:
         report = Report.model_validate(before[0]["report"])
-        return before[0]["import_id"], report.model_copy(update={"already_imported": True})
+        kinds = {kind: report.kinds[kind] for kind in HANDLED}  # jsonb keeps no order
+        return before[0]["import_id"], report.model_copy(update={"already_imported": True, "kinds": kinds})
     await tx.execute(
         """
         insert into shop.imports (tenant_id, import_id, file_name, sha256, currency)

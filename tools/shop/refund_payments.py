@@ -210,10 +210,14 @@ def _warnings(args: RefundArguments, facts: RefundFacts, known: Sequence[Refund]
         if one not in by_id or not by_id[one].due
     ]
     if strangers:
-        warnings.append(f"{len(strangers)} of the ids are not due and will not be paid: {_some(strangers)}.")
+        warnings.append(
+            f"Not due, so not paid, {len(strangers)} of {len(args.refund_due_ids)} ids: {_some(strangers)}."
+        )
     moving = [refund.refund_due_id for refund in known if refund.due and refund.operation_id is not None]
     if moving:
-        warnings.append(f"{len(moving)} are being sent by another call already: {_some(moving)}.")
+        warnings.append(
+            f"On the way already by another call, {len(moving)} of {len(args.refund_due_ids)} ids: {_some(moving)}."
+        )
     return warnings
 
 

@@ -187,3 +187,52 @@ async def release(tx: Transaction, tenant: str, operation_id: str) -> int:
         """,
         {"tenant": tenant, "operation": operation_id},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Count and sum of the refunds of one status and currency; `on_its_way` is what of the due has been claimed."""
+
+    status: Literal["due", "on_its_way", "refunded", "not_refundable"]
+    currency: str
+    count: int
+    minor: int
+
+
+async def totals(tx: Transaction, tenant: str, *, batch: str | None, day: str | None) -> list[Totals]:
+    """What is due, on its way, refunded and not refundable: of a batch, of a day (UTC), or of all."""
+    return await tx.fetch_all(
+        Totals,
+        """
+        select case when r.status = 'due' and r.operation_id is not null then 'on_its_way' else r.status end as status,
+               r.currency, count(*) as count, sum(r.minor)::bigint as minor
+          from shop.refunds_due r
+          join shop.orders o using (tenant_id, order_id)
+         where r.tenant_id = %(tenant)s
+           and (%(batch)s::text is null or r.batch = %(batch)s)
+           and (%(day)s::date is null or (o.placed_at at time zone 'UTC')::date = %(day)s::date)
+         group by 1, 2
+         order by 1, 2
+        """,
+        {"tenant": tenant, "batch": batch, "day": day},
+    )
+
+
+async def listing(tx: Transaction, tenant: str, *, batch: str | None, day: str | None, limit: int) -> list[Refund]:
+    """The refunds of a batch, of a day, or of all; by batch and id."""
+    return await tx.fetch_all(
+        Refund,
+        """
+        select r.refund_due_id, r.order_id, r.payment_id, r.batch, r.minor, r.currency, r.reason, r.status, r.why_not,
+               r.operation_id, o.customer_id, c.name as customer
+          from shop.refunds_due r
+          join shop.orders o using (tenant_id, order_id)
+          left join shop.customers c using (tenant_id, customer_id)
+         where r.tenant_id = %(tenant)s
+           and (%(batch)s::text is null or r.batch = %(batch)s)
+           and (%(day)s::date is null or (o.placed_at at time zone 'UTC')::date = %(day)s::date)
+         order by r.batch, r.refund_due_id
+         limit %(limit)s
+        """,
+        {"tenant": tenant, "batch": batch, "day": day, "limit": limit},
+    )

@@ -62,7 +62,9 @@ class TagOrders(Tool[TagArguments, TagFacts]):
             title=f"Tag {facts.count:,} {noun}: {args.tag}",
             impact=[f"{facts.count:,} {noun} get the tag; {facts.already_tagged:,} have it already"],
             sample=[{"order_id": one, "tag": args.tag} for one, has in tagged.items() if not has][:5],
-            warnings=[f"{facts.unknown:,} of the ids are no orders of this shop."] if facts.unknown else [],
+            warnings=[f"No orders of this shop, {facts.unknown:,} of {len(args.order_ids):,} ids."]
+            if facts.unknown
+            else [],
             reversible=True,
         )
 

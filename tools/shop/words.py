@@ -25,7 +25,7 @@ def _calendar_day(text: str) -> str:
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
-        raise ValueError(f"expected a day like 2010-12-20, got {text!r}: {error}") from None
+        raise ValueError(f"expected a day like 2010-12-20: {error}") from None
 
 
 Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_keepable)]

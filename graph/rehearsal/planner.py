@@ -147,7 +147,7 @@ def _report(request: Request, history: History) -> Step:
         return Step("A report is of a batch, of a day, or of everything; name one of them.")
     named = {"batch": request.batch, "day": request.day}
     call = Call("draft_refund_report", {name: value for name, value in named.items() if value is not None})
-    done = _once(history, call, f"I draft {words.wanted(call)}.")
+    done = _once(history, call, f"I write {words.wanted(call)}.")
     return done if isinstance(done, Step) else Step(words.told(done))
 
 

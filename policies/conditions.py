@@ -58,7 +58,7 @@ class Call:
     """
 
     arguments: BaseModel
-    facts: BaseModel
+    facts: BaseModel | CannotTell
     values: Mapping[str, Value] | None
     problem: str
     deadline: float
@@ -81,7 +81,7 @@ class Condition:
         """Whether it is true of a call. Raises `CannotTell` when it is neither true nor false, or late."""
         if self.constant is not None:
             return self.constant
-        if call.values is None:
+        if call.values is None or isinstance(call.facts, CannotTell):
             raise CannotTell(call.problem)
         if isinstance(self.program, FunctionRule):
             answer = await self.program.answer(call.arguments, call.facts, call.seconds_left)

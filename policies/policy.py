@@ -146,12 +146,13 @@ class Policy:
         """The version as people see it: 16 digits."""
         return self.version[:SHOWN]
 
-    async def decide(self, tool: str, arguments: BaseModel, facts: BaseModel) -> Verdict:
+    async def decide(self, tool: str, arguments: BaseModel, facts: BaseModel | CannotTell) -> Verdict:
         """The verdict on one call with validated arguments and the tool's own facts. Never raises: what cannot be told
-        asks (P6), also for a tool that this policy has no rule for."""
+        asks (P6), also for a tool that this policy has no rule for, and where the facts are a `CannotTell` that says
+        why there are none."""
         return (await self.explain(tool, arguments, facts)).verdict
 
-    async def explain(self, tool: str, arguments: BaseModel, facts: BaseModel) -> Explanation:
+    async def explain(self, tool: str, arguments: BaseModel, facts: BaseModel | CannotTell) -> Explanation:
         """`decide`, with the rules that were looked at."""
         rules = self.rules.get(tool)
         if rules is None:
@@ -168,10 +169,12 @@ class Policy:
         """What the policy says, per tool, in the order in which it is applied; for `policy show` and for reviewers."""
         return {tool: _sentences(rules, self.default_duty) for tool, rules in sorted(self.rules.items())}
 
-    def _call(self, rules: ToolRules, arguments: BaseModel, facts: BaseModel) -> Call:
+    def _call(self, rules: ToolRules, arguments: BaseModel, facts: BaseModel | CannotTell) -> Call:
         given: dict[str, Value] | None = None
         problem = ""
         try:
+            if isinstance(facts, CannotTell):
+                raise facts
             for name, value, expected in (
                 ("arguments", arguments, rules.schema.arguments),
                 ("facts", facts, rules.schema.facts),

@@ -10,10 +10,12 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import psycopg
 import stamina
 from filelock import FileLock
+from pydantic import BaseModel, ConfigDict
 
 from placet.record import embedded
 from placet.record.database import Database
@@ -105,6 +107,52 @@ async def _role(address: str, attempt: int, seconds: float) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class Status(BaseModel):
+    """Where the database is and how it is; sizes in bytes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["embedded", "given"]  # given: by PLACET_DATABASE_URL
+    running: bool
+    home: str | None = None  # of the embedded one
+    data: str | None = None
+    server: str | None = None  # host or folder of the socket
+    version: str | None = None
+    size: int | None = None
+    connections: int | None = None
+    problem: str | None = None  # why it does not answer
+
+
+async def status(settings: Settings) -> Status:
+    """Look, and neither start nor wait."""
+    if settings.database_url is None:
+        server = await asyncio.to_thread(embedded.running, settings.home)
+        if server is None:
+            return Status(kind="embedded", running=False, home=str(settings.home))
+        seen = await _look(Status(kind="embedded", running=True), server.owner_url)
+        return seen.model_copy(update={"home": str(server.home), "data": str(server.data)})
+    return await _look(Status(kind="given", running=True), settings.database_url.get_secret_value())
+
+
+async def _look(status: Status, address: str) -> Status:
+    try:
+        async with await psycopg.AsyncConnection.connect(address, autocommit=True, connect_timeout=5) as connection:
+            cursor = await connection.execute(
+                """
+                select split_part(current_setting('server_version'), ' ', 1),
+                       pg_database_size(current_database()),
+                       (select count(*) from pg_stat_activity where datname = current_database()) - 1
+                """
+            )
+            row = await cursor.fetchone()
+            assert row is not None
+            version, size, connections = row
+            host = connection.info.host
+    except psycopg.Error as error:
+        return status.model_copy(update={"running": False, "problem": _first_line(error)})
+    return status.model_copy(update={"server": host, "version": version, "size": size, "connections": connections})
 
 
 def say(sentence: str) -> None:

@@ -17,6 +17,7 @@ from psycopg.types.json import Jsonb
 
 from graph.answers import MAX_CALLS, NO_ANSWER, RAW_CALLS, Answer, call_id, normalise
 from graph.plain import MAX_DEPTH, MAX_INTEGER, plain
+from placet.record.canonical import canonical, parse
 from placet.record.database import Database
 from tests.scripted import calls
 
@@ -202,6 +203,7 @@ def test_p6_what_is_unusual_but_plain_is_the_same_when_executed(arguments: Any) 
     answer = normalise(calls(("mail", arguments)), turn_id="t", step=0)
     back = Answer.from_json(through_jsonb(answer.as_json()))
     assert rfc8785.dumps(back.calls[0].arguments) == rfc8785.dumps(call.arguments) == rfc8785.dumps(arguments)
+    assert canonical(parse(canonical(arguments))) == canonical(arguments)  # hashed again at dispatch (A2)
 
 
 async def test_p6_postgres_gives_back_the_same_answer(database: Database) -> None:

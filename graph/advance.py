@@ -13,11 +13,12 @@ from langgraph.types import Command
 from psycopg_pool import PoolTimeout
 
 from graph import Graph
+from graph.said import said
 from graph.services import Services
 from graph.state import STATE_VERSION, first_state
 from placet.record import runs, turns
 from placet.record.checkpointer import FencedSaver, config_of
-from placet.record.errors import Conflict
+from placet.record.errors import Conflict, PlacetError
 from placet.record.runs import Owned
 
 log = structlog.get_logger()
@@ -51,7 +52,12 @@ async def advance(
             raise
         await services.settled()
         log.exception("turn_failed", turn_id=str(owned.turn_id), epoch=owned.epoch)
-        problem = {"code": getattr(error, "code", "internal_error"), "message": str(error)[:2000], "retryable": True}
+        own = getattr(error, "code", None)
+        problem = {
+            "code": own if isinstance(own, str) else "internal_error",
+            "message": str(error) if isinstance(error, PlacetError) else said(error, 2000),
+            "retryable": True,
+        }
         async with services.database.transaction("fail") as tx:
             status = await turns.settle(tx, owned, ending="failed", error=problem)
     return status

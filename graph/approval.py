@@ -18,7 +18,7 @@ from graph.services import Services, owned_by
 from graph.state import CallState
 from placet.record import approvals, items, runs
 from placet.record.approvals import Approval
-from placet.record.errors import PlacetError
+from placet.record.errors import PlacetError, Tampered
 from placet.record.items import Item
 from placet.record.runs import Owned
 
@@ -33,6 +33,8 @@ async def approval(services: Services, state: CallState, config: RunnableConfig)
     if item.result is not None:
         return {"next": "end"}
     if asked is None:  # automatic; the last door looks at the frozen verdict again
+        if item.verdict is None or item.verdict["kind"] != "auto":
+            raise Tampered(f"The call {item_id} asks people and has no approval.")
         return {"next": "execute"}
     if state["call"] != as_call(item):
         await _ask_again(services, owned, item, asked, recheck.Again("the run's state says something else", {}))

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from graph.plain import clean
+from graph.said import said
 from graph.services import Services
 from placet.record import canonical
 from placet.record.approvals import Requirement, Revision
@@ -74,15 +76,22 @@ async def assess(services: Services, tool: AnyTool, arguments: Arguments, raw: b
             facts = await tool.facts(arguments)
             canonical.check_plain(facts.model_dump(mode="json"))
     except Exception as error:  # noqa: BLE001  # a tool's own code may raise anything; the answer is always to ask
-        verdict = await services.policy.decide(tool.name, arguments, CannotTell(_why(error)))
-        return Assessed(tool, arguments, raw, None, verdict)
-    return Assessed(tool, arguments, raw, facts, await services.policy.decide(tool.name, arguments, facts))
+        return Assessed(tool, arguments, raw, None, await _judge(services, tool, arguments, CannotTell(_why(error))))
+    return Assessed(tool, arguments, raw, facts, await _judge(services, tool, arguments, facts))
+
+
+async def _judge(services: Services, tool: AnyTool, arguments: Arguments, facts: Facts | CannotTell) -> Verdict:
+    """The policy's verdict; what a rule's own code said when it broke is made storable."""
+    verdict = await services.policy.decide(tool.name, arguments, facts)
+    if verdict.policy_error is None:
+        return verdict
+    return verdict.model_copy(update={"policy_error": clean(verdict.policy_error)})
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "the facts took too long"
-    return f"the facts could not be had ({type(error).__name__}: {error})"[:500]
+    return f"the facts could not be had ({said(error, 500)})"
 
 
 async def draft(assessed: Assessed) -> Revision:
@@ -112,7 +121,7 @@ async def _preview(assessed: Assessed) -> Preview:
     except Exception as error:  # noqa: BLE001  # people still see exactly what would run, and that nothing was counted
         return Preview(
             title=f"Call {assessed.tool.name}",
-            warnings=[f"No preview: {error}. Only the arguments are known."],
+            warnings=[f"No preview ({said(error, 500)}). Only the arguments are known."],
             reversible=False,
         )
     return preview

@@ -13,6 +13,8 @@ import stamina
 from langchain_core.runnables import RunnableConfig
 
 from graph import protocol
+from graph.plain import clean
+from graph.said import said
 from graph.services import Services, owned_by
 from graph.state import CallState, Step
 from placet.record import approvals, canonical, effects, events, items, runs
@@ -39,8 +41,7 @@ async def execute(services: Services, state: CallState, config: RunnableConfig) 
     if item.result is not None:
         return {"next": "end"}
     if item.mode == "safe_readonly":
-        await _read(services, owned, item)
-        return {"next": "end"}
+        return {"next": await _read(services, owned, item, asked)}
     if effect is None or effect.status == "absent":
         return await _send(services, owned, item, asked)
     return {"next": await _found(services, owned, item, effect)}
@@ -82,14 +83,15 @@ async def _call(
         async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
             answer = await tool.execute(arguments, str(effect.operation_id))
     except Refused as no:
+        code, message = clean(str(no.code)), clean(str(no))
         async with database.transaction("refused") as tx:
-            await effects.refuse(tx, owned, effect, code=no.code, message=str(no))
-            await items.finish(tx, item.item_id, "failed", protocol.failed(no.code, str(no), retryable=False))
+            await effects.refuse(tx, owned, effect, code=code, message=message)
+            await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
     except NothingSent as nothing:
         async with database.transaction("not_sent") as tx:
-            await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {nothing}")
+            await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {said(nothing)}")
             if effect.attempts >= MAX_DISPATCHES:
-                result = protocol.failed("not_sent", f"Nothing was sent: {nothing}", retryable=True)
+                result = protocol.failed("not_sent", f"Nothing was sent: {said(nothing)}", retryable=True)
                 await items.finish(tx, item.item_id, "failed", result)
     except Exception as error:  # noqa: BLE001  # whatever else a tool raises, it may have happened (E4)
         code, message = _lost(error, tool)
@@ -105,7 +107,7 @@ async def _call(
 def _lost(error: Exception, tool: AnyTool) -> tuple[str, str]:
     if isinstance(error, TimeoutError):
         return "timed_out", f"{tool.name} did not answer within {tool.timeout.total_seconds():g} seconds."
-    return "no_answer", f"{tool.name} raised {type(error).__name__}: {error}"[:1000]
+    return "no_answer", f"{tool.name} raised {said(error)}"
 
 
 def as_receipt(answer: object, effect: Effect) -> dict[str, Any]:
@@ -117,9 +119,17 @@ def as_receipt(answer: object, effect: Effect) -> dict[str, Any]:
         return Receipt(
             external_id=str(effect.operation_id),
             summary="It was executed; the tool's answer could not be stored as it was.",
-            data={"answer": ascii(answer)[:2000], "problem": ascii(problem)[:500]},
+            data={"answer": _shown(answer), "problem": said(problem, 500)},
         ).model_dump(mode="json")
     return receipt
+
+
+def _shown(answer: object) -> str:
+    """Something of an answer that cannot be stored as it is, for people."""
+    try:
+        return ascii(answer)[:2000]
+    except Exception:  # noqa: BLE001  # a foreign __repr__ may raise anything
+        return f"<{type(answer).__name__}>"
 
 
 def executed(receipt: dict[str, Any], effect: Effect, asked: Approval | None) -> dict[str, Any]:
@@ -155,19 +165,28 @@ async def _found(services: Services, owned: Owned, item: Item, effect: Effect) -
 
 async def _not_dispatched(services: Services, owned: Owned, item: Item, refused: NotDispatchable) -> Step:
     """The last door said no: the turn was cancelled, or the approval is no longer good."""
-    if refused.why != "turn_not_running":
+    if refused.why in ("not_approved", "approval_expired"):
         return "approval"
+    if refused.why != "turn_not_running":  # the rows contradict each other; going round would not help
+        raise refused
     async with services.database.transaction("was_cancelled") as tx:
         await runs.fence(tx, owned)
         await items.finish(tx, item.item_id, "cancelled", protocol.cancelled(item.tool))
     return "end"
 
 
-async def _read(services: Services, owned: Owned, item: Item) -> None:
-    """A read changes nothing, so it is simply tried again when it fails (E8)."""
+async def _read(services: Services, owned: Owned, item: Item, asked: Approval | None) -> Step:
+    """A read changes nothing, so it is simply tried again when it fails (E8). One that asked needs its approval (G2),
+    and reads what was approved."""
     tool = services.registry[item.tool]
     assert item.arguments is not None
-    arguments = tool.Arguments.model_validate_json(item.arguments)
+    raw = item.arguments
+    if asked is not None:
+        if asked.status != "approved" or asked.overdue:
+            return "approval"
+        asked.verify(services.keys)
+        raw = canonical.canonical(asked.content["arguments"])
+    arguments = tool.Arguments.model_validate_json(raw)
     async with services.database.transaction("read_started") as tx:
         await events.append(
             tx,
@@ -188,8 +207,9 @@ async def _read(services: Services, owned: Owned, item: Item) -> None:
     except StaleEpoch:
         raise
     except Exception as error:  # noqa: BLE001  # a read that fails is a result, not an end of the turn
-        code = getattr(error, "code", "read_failed")
-        message = f"{tool.name} failed: {type(error).__name__}: {error}"[:1000]
+        own = getattr(error, "code", None)
+        code = clean(own) if isinstance(own, str) else "read_failed"
+        message = f"{tool.name} failed: {said(error)}"
         status, kind = "failed", "tool_failed"
         payload |= {"code": code, "message": message, "retryable": True}
         result = protocol.failed(code, message, retryable=True)
@@ -198,6 +218,7 @@ async def _read(services: Services, owned: Owned, item: Item) -> None:
             tx, owned.thread_id, kind, payload, turn_id=owned.turn_id, item_id=item.item_id, epoch=owned.epoch
         )
         await items.finish(tx, item.item_id, status, result)
+    return "end"
 
 
 async def _read_with_retries(tool: AnyTool, arguments: Any) -> object:

@@ -110,13 +110,18 @@ def _deferred(call: _Judged, result: dict[str, Any]) -> _Judged:
     return replace(call, gated=replace(call.gated, status="deferred", result=result), revision=None)
 
 
+def _cancelled(call: _Judged) -> _Judged:
+    tool = call.assessed.tool.name if call.assessed else "the call"
+    return replace(call, gated=replace(call.gated, status="cancelled", result=protocol.cancelled(tool)), revision=None)
+
+
 async def _freeze(services: Services, owned: Owned, judged: list[_Judged], rationale: str, requester: str) -> None:
-    """Verdicts and asks become true together, or not at all."""
+    """Verdicts and asks become true together, or not at all. Nobody is asked for a turn that was cancelled (T3)."""
     async with services.database.transaction("freeze") as tx:
         await runs.fence(tx, owned)
+        if not await turns.gated(tx, owned, _command(judged)):
+            judged = [_cancelled(call) if call.gated.result is None else call for call in judged]
         await items.freeze(tx, [call.gated for call in judged])
-        if (command := _command(judged)) is not None:
-            await turns.set_command(tx, owned, command)
         for call in judged:
             if call.revision is not None and call.assessed is not None:
                 await approvals.ask(

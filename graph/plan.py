@@ -18,6 +18,7 @@ from graph.state import TurnState
 from placet.record import items, turns
 from placet.record.crashpoints import outside
 from placet.record.database import Transaction
+from placet.record.items import Item
 from placet.record.runs import Owned
 
 
@@ -82,11 +83,18 @@ async def _missing_results(tx: Transaction, messages: list[AnyMessage]) -> list[
         calls = {item.call_id: item for item in await items.of_step(tx, UUID(turn_id), int(step))}
         for call in message.tool_calls:
             if call["id"] not in answered:
-                result = calls[str(call["id"])].result or protocol.failed(
-                    "turn_ended", "The turn ended before this call ran.", retryable=False
-                )
+                result = _result(calls[str(call["id"])])
                 missing.append(protocol.tool_message(result, call_id=str(call["id"]), tool=call["name"]))
     return missing
+
+
+def _result(item: Item) -> dict[str, Any]:
+    """The call's one result; of a turn that ended without it, what can honestly be said (E4)."""
+    if item.result is not None:
+        return item.result
+    if item.status in ("executing", "unknown"):
+        return protocol.unknown_do_not_repeat(item.tool, operation_id="", evidence="The turn ended before its answer.")
+    return protocol.failed("turn_ended", "The turn ended before this call ran.", retryable=False)
 
 
 def in_order(messages: list[AnyMessage]) -> list[BaseMessage]:

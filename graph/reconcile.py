@@ -14,6 +14,8 @@ from langgraph.types import interrupt
 
 from graph import protocol
 from graph.execute import as_receipt, executed
+from graph.plain import clean, shortened
+from graph.said import said
 from graph.services import Services, owned_by
 from graph.state import CallState
 from placet.record import approvals, effects, items, runs, turns
@@ -70,20 +72,21 @@ async def _observe(services: Services, effect: Effect) -> Observed:
             async with outside("observe"), asyncio.timeout(tool.timeout.total_seconds()):
                 seen = await tool.observe(arguments, str(effect.operation_id))
         except Exception as error:  # noqa: BLE001  # an observer that fails says nothing about the effect
-            seen = Observed(status="unknown", evidence=f"looking failed: {type(error).__name__}: {error}"[:1000])
+            seen = Observed(status="unknown", evidence=f"looking failed: {said(error)}")
         if seen.status != "unknown":
             break
     return seen
 
 
 async def _store(services: Services, owned: Owned, effect: Effect, seen: Observed) -> None:
+    evidence = shortened(clean(seen.evidence), 2000)
     async with services.database.transaction("observed") as tx:
         await runs.fence(tx, owned)
-        await effects.add_evidence(tx, owned, effect, said=f"{seen.status}: {seen.evidence}"[:2000])
+        await effects.add_evidence(tx, owned, effect, said=f"{seen.status}: {evidence}")
         if seen.status == "committed":
             await effects.commit(tx, owned, effect, as_receipt(seen.receipt, effect), observed=True)
         elif seen.status == "absent":
-            await effects.confirm_absent(tx, owned, effect, evidence=seen.evidence)
+            await effects.confirm_absent(tx, owned, effect, evidence=evidence)
 
 
 async def _absent(services: Services, owned: Owned, item: Item, effect: Effect, *, closing: bool) -> dict[str, Any]:

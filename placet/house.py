@@ -46,7 +46,8 @@ def furnish(settings: Settings, database: Database, *, model: BaseChatModel | No
 
 def read_policy(settings: Settings, registry: Registry) -> Policy:
     """The rules, compiled and checked against the tools; raises with file, line and suggestion (P7)."""
-    return load_rules(settings.rules or RULES, schemas=[schema_of(tool) for tool in registry])
+    schemas = [schema_of(tool) for tool in registry]
+    return load_rules(settings.rules or RULES, schemas=schemas, timeout=settings.policy_timeout)
 
 
 def schema_of(tool: AnyTool) -> ToolSchema:

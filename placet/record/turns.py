@@ -224,11 +224,19 @@ async def start(tx: Transaction, owned: Owned) -> Status:
     return "running"
 
 
-async def set_command(tx: Transaction, owned: Owned, command: dict[str, Any]) -> None:
-    """What the gate made of the request: kind, parameters, which confirmations it needs (T1). The caller fenced."""
-    await tx.execute(
-        "update turns set command = %(command)s, updated_at = clock() where turn_id = %(turn)s",
-        {"command": Jsonb(command), "turn": owned.turn_id},
+async def gated(tx: Transaction, owned: Owned, command: dict[str, Any] | None) -> bool:
+    """Keep what the gate made of the request: kind, parameters, which confirmations it needs (T1).
+
+    False when the turn no longer runs, so that nobody is asked for it (T3). The caller fenced.
+    """
+    return bool(
+        await tx.execute(
+            """
+            update turns set command = coalesce(%(command)s, command), updated_at = clock()
+             where turn_id = %(turn)s and status = 'running'
+            """,
+            {"command": Jsonb(command) if command else None, "turn": owned.turn_id},
+        )
     )
 
 
@@ -337,7 +345,8 @@ async def cancel(
         update approvals a set status = 'cancelled', closed_at = clock(), closed_because = 'turn cancelled'
          where turn_id = %(turn)s
            and (status = 'pending'
-                or status = 'approved' and not exists (select 1 from effects e where e.approval_id = a.approval_id))
+                or status = 'approved'
+                   and not exists (select 1 from effects e where e.approval_id = a.approval_id and e.status <> 'absent'))
         returning approval_id, item_id
         """,
         {"turn": turn_id},

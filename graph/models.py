@@ -1,0 +1,276 @@
+"""The model: any OpenAI-compatible address through langchain-openai, or the rehearsal planner without a key.
+
+The client retries what may pass (429, 5xx, a broken connection), waits as long as `Retry-After` says up to two minutes,
+and ends at `model_timeout` per attempt; what remains is a `ModelError` with a stable code that says what to do and
+never holds the key. It keeps the provider's calls as they came, in their order, because LangChain separates good from
+malformed ones and gives up the whole answer for arguments that are not an object; `graph.answers` sorts that out.
+"""
+
+import asyncio
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+from langchain_core import exceptions as langchain
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatResult
+from langchain_openai import ChatOpenAI
+from pydantic import JsonValue, SecretStr
+
+from graph.answers import RAW_CALLS
+from graph.plain import clean, shortened
+from graph.rehearsal import Rehearsal
+from placet.settings import Settings
+from tools.registry import AnyTool
+
+OPENAI = "https://api.openai.com/v1"
+DEFAULT_MODEL = "gpt-4.1-mini"
+LONGEST_WAIT = 120.0  # seconds of `Retry-After` that the client obeys; longer is given up at once
+ToolSchema = dict[str, JsonValue]
+
+
+class ModelError(Exception):
+    """The model gave no usable answer. `retryable`: the same request may work later; `retry_after`: in so many seconds,
+    where the provider said so; `status`: its HTTP status, if there was one."""
+
+    code = "model_error"
+    retryable = False
+
+    def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class ModelUnavailable(ModelError):
+    """The address cannot be reached, does not answer in time, or fails on its side."""
+
+    code = "model_unavailable"
+    retryable = True
+
+
+class ModelRateLimited(ModelError):
+    """Too many requests, or the account's quota is used up."""
+
+    code = "model_rate_limited"
+    retryable = True
+
+
+class ModelAuthentication(ModelError):
+    """The key is missing, wrong, or not allowed to use the model."""
+
+    code = "model_authentication"
+
+
+class ModelRefusedRequest(ModelError):
+    """The provider does not accept the request: an unknown model, a parameter, a history it calls invalid."""
+
+    code = "model_refused_request"
+
+
+class ModelContextExceeded(ModelRefusedRequest):
+    """The conversation is longer than the model can read."""
+
+    code = "model_context_exceeded"
+
+
+class ModelAnswerUnreadable(ModelError):
+    """The address answered with something that is not a chat completion."""
+
+    code = "model_answer_unreadable"
+    retryable = True
+
+
+class ModelMisconfigured(ModelError):
+    """The settings cannot work; nothing was sent."""
+
+    code = "model_misconfigured"
+
+
+def build_model(settings: Settings) -> BaseChatModel:
+    """The model that `settings` name: rehearsal without a key or by name, else the one at `openai_base_url`.
+
+    An address of one's own needs no key, but a name. Raises `ModelMisconfigured` for settings that cannot work.
+    """
+    key = settings.openai_api_key.get_secret_value().strip() if settings.openai_api_key else ""
+    name = settings.model or (DEFAULT_MODEL if key else Rehearsal.NAME)
+    if name == Rehearsal.NAME:
+        return Rehearsal()
+    address = settings.openai_base_url or OPENAI
+    if not key and address == OPENAI:
+        raise ModelMisconfigured(
+            f"PLACET_MODEL is {name!r}, but there is no OPENAI_API_KEY. Set the key, or OPENAI_BASE_URL for a server "
+            f"that needs none, or PLACET_MODEL={Rehearsal.NAME} to work without a model."
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise ModelMisconfigured("OPENAI_API_KEY holds a character that no HTTP header takes; copy it again.")
+    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+        raise ModelMisconfigured(f"OPENAI_BASE_URL is {shown(address)!r}; expected something like {OPENAI}.")
+    timeout = openai.Timeout(settings.model_timeout, connect=min(10.0, settings.model_timeout))
+    return OpenAICompatible(
+        model=name,
+        base_url=address,
+        api_key=SecretStr(key or "none"),
+        timeout=timeout,
+        max_retries=settings.model_retries,
+        max_tokens=settings.model_max_tokens,
+        use_responses_api=None if address == OPENAI else False,  # only OpenAI speaks it, some models there nothing else
+        http_async_client=openai.DefaultAsyncHttpxClient(timeout=timeout),  # LangChain's is shared between event loops
+        deadline=(settings.model_retries + 1) * settings.model_timeout + settings.model_retries * LONGEST_WAIT,
+    )
+
+
+async def ask(model: BaseChatModel, messages: Sequence[BaseMessage], tools: Sequence[ToolSchema]) -> AIMessage:
+    """The model's next step, with `tools` bound (see `tool_schema`).
+
+    Raises `ModelError`; an error of a model that is not one of ours keeps its own class unless LangChain knows it.
+    """
+    bound = model.bind_tools([dict(tool) for tool in tools]) if tools else model
+    try:
+        answer = await bound.ainvoke(list(messages))
+    except langchain.ModelError as error:
+        problem = explained(error, model=type(model).__name__, address="its address", secret="")
+    else:
+        return answer
+    raise problem  # outside `except`: the client's error holds the request, and that the key
+
+
+def tool_schema(tool: AnyTool) -> ToolSchema:
+    """A tool as the model is offered it: an OpenAI function of name, description and JSON schema."""
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.Arguments.model_json_schema(),
+        },
+    }
+
+
+class OpenAICompatible(ChatOpenAI):
+    """`ChatOpenAI` with a deadline for all attempts together, `ModelError`s, and the provider's calls as they came."""
+
+    deadline: float  # seconds; a server that drips one byte at a time never runs into the client's own time-outs
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        try:
+            async with asyncio.timeout(self.deadline):
+                return await super()._agenerate(messages, stop, run_manager, **kwargs)
+        except (
+            openai.OpenAIError,
+            TimeoutError,
+            *(ValueError, LookupError, TypeError, AttributeError, RecursionError),  # how LangChain meets garbage
+        ) as error:
+            problem = explained(
+                error, model=self.model_name, address=shown(self.openai_api_base or OPENAI), secret=self._key()
+            )
+        raise problem
+
+    def _key(self) -> str:
+        return self.openai_api_key.get_secret_value() if isinstance(self.openai_api_key, SecretStr) else ""
+
+    def _get_request_payload(self, input_: Any, *, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        payload = super()._get_request_payload(input_, stop=stop, **kwargs)
+        if not _speaks_openai(self.openai_api_base or OPENAI, self.model_name) and "max_completion_tokens" in payload:
+            payload["max_tokens"] = payload.pop("max_completion_tokens")  # the name that every compatible server knows
+        return payload
+
+    def _create_chat_result(
+        self, response: dict[str, Any] | openai.BaseModel, generation_info: dict[str, Any] | None = None
+    ) -> ChatResult:
+        if not isinstance(response, openai.BaseModel):
+            return super()._create_chat_result(response, generation_info)
+        answer = response.model_dump(warnings=False)
+        calls = [_take_calls(choice) for choice in answer.get("choices") or []]
+        if not calls and not answer.get("error"):
+            raise ValueError("The answer has no choices.")
+        result = super()._create_chat_result(answer, generation_info)
+        for generation, raw in zip(result.generations, calls, strict=True):
+            if raw:
+                generation.message.additional_kwargs[RAW_CALLS] = raw
+        return result
+
+
+def _take_calls(choice: dict[str, Any]) -> list[Any]:
+    """The calls of a choice, taken out of it, so that LangChain does not sort them."""
+    message = choice["message"]
+    calls = message.pop("tool_calls", None) or []
+    if single := message.pop("function_call", None):  # the form before tool calls; some servers still answer so
+        calls = [*calls, {"function": single}]
+    return calls if isinstance(calls, list) else [calls]
+
+
+def _speaks_openai(address: str, model: str) -> bool:
+    """Whether `max_completion_tokens` is known there: at OpenAI and Azure, and for OpenAI's models behind a proxy."""
+    host = urlsplit(address).hostname or ""
+    return host.endswith(("openai.com", "openai.azure.com")) or bool(re.match(r"(.*/)?(o\d|gpt-[5-9])", model))
+
+
+def explained(error: Exception, *, model: str, address: str, secret: str) -> ModelError:
+    """What a client raised, as a `ModelError` that says what to do; `secret` is struck out of the provider's words."""
+    status = getattr(error, "status_code", None)
+    said = str(error).replace(secret, "[key]") if len(secret) >= 8 else str(error)
+    kind, advice = _kind_of(error, status)
+    answered = f" answered {status}" if status else ""
+    message = f"{model} at {address}{answered}: {shortened(clean(said), 500) or type(error).__name__}. {advice}"
+    return kind(message, status=status, retry_after=_retry_after(error))
+
+
+_KINDS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[ModelError], str], ...] = (
+    (langchain.ContextOverflowError, ModelContextExceeded, "The conversation is too long for it: start a new thread."),
+    (
+        (langchain.ModelAuthenticationError, langchain.ModelPermissionDeniedError),
+        ModelAuthentication,
+        "Check OPENAI_API_KEY, and that its account may use this model.",
+    ),
+    (
+        langchain.ModelRateLimitError,
+        ModelRateLimited,
+        "Try again later, or look at the limits and quota of OPENAI_API_KEY.",
+    ),
+    (
+        (langchain.ModelTimeoutError, TimeoutError),
+        ModelUnavailable,
+        "No answer in time: try again later, or raise PLACET_MODEL_TIMEOUT.",
+    ),
+    (langchain.ModelConnectionError, ModelUnavailable, "Check OPENAI_BASE_URL and the network."),
+    (langchain.ModelAPIError, ModelUnavailable, "The provider failed: try again later, or check OPENAI_BASE_URL."),
+    (langchain.ModelNotFoundError, ModelRefusedRequest, "Check PLACET_MODEL and OPENAI_BASE_URL."),
+)
+
+
+def _kind_of(error: Exception, status: int | None) -> tuple[type[ModelError], str]:
+    for classes, kind, advice in _KINDS:
+        if isinstance(error, classes):
+            return kind, advice
+    if status in (408, 409):
+        return ModelUnavailable, "Try again later, or check OPENAI_BASE_URL."
+    if status:
+        return ModelRefusedRequest, "It does not take this request: check PLACET_MODEL and what that model accepts."
+    return ModelAnswerUnreadable, "Is this an OpenAI-compatible address? Check OPENAI_BASE_URL."
+
+
+def _retry_after(error: Exception) -> float | None:
+    """Seconds that the provider asks to wait, if it said so in seconds."""
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    try:
+        seconds = float(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def shown(address: str) -> str:
+    """An address without the user and password that it may hold."""
+    return re.sub(r"//[^/@]*@", "//", address)

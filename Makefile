@@ -15,7 +15,8 @@ help:  ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
 
 setup: .venv/synced  ## bring what is missing; leaves .venv/bin/placet
-	@.venv/bin/python -c 1 2>/dev/null && [ "$$(cat .venv/synced)" = "$$PWD" ] || { rm -f .venv/synced; $(MAKE) .venv/synced; }
+	@.venv/bin/python -c 1 2>/dev/null && [ "$$(cat .venv/synced)" = "$$PWD" ] || \
+	    { rm -rf .venv; $(MAKE) .venv/synced; }
 
 demo: setup  ## the main job, shown (ARGS="--crash", "--drift", "--seed-only", "--decision reject")
 	@.venv/bin/placet demo $(ARGS)
@@ -51,9 +52,9 @@ clean:  ## remove what `make` brought and what the tools left; never data
 	           rm -rf .uv; "$$python" -m venv .uv; .uv/bin/python -m pip install -q 'uv>=0.9,<0.14'; } ;; \
 	esac; \
 	[ -w "$${HOME:-/nonexistent}" ] || export UV_CACHE_DIR=.uv/cache; \
-	if .venv/bin/python -c '$(FITS)' 2>/dev/null && [ "$$(cat .venv/folder 2>/dev/null)" = "$$PWD" ]; then \
+	if .venv/bin/python -c '$(FITS)' 2>/dev/null && [ "$$(cat .venv/synced 2>/dev/null)" = "$$PWD" ]; then \
 	    "$$uv" sync --frozen; \
 	else \
 	    rm -rf .venv; "$$uv" sync --frozen --python "$$python"; \
 	fi; \
-	printf '%s' "$$PWD" > .venv/folder; cp .venv/folder .venv/synced
+	printf '%s' "$$PWD" > .venv/synced

@@ -82,7 +82,7 @@ def flaw(value: object, *, name: str = "arguments", max_chars: int = MAX_CHARS) 
     return None
 
 
-def _own_flaw(item: object, depth: int) -> tuple[str, str] | None:  # noqa: PLR0911 - one line per reason
+def _own_flaw(item: object, depth: int) -> tuple[str, str] | None:
     match item:
         case _ if type(item) not in _PLAIN:  # exactly: an enum or a numpy number is stored as something else
             return "not_json", f"A value of type {type(item).__name__} is not JSON."
@@ -137,7 +137,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return repeated
 
 
-def plain(value: object, *, depth: int = 0) -> JsonValue:  # noqa: PLR0911 - one line per kind
+def plain(value: object, *, depth: int = 0) -> JsonValue:
     """`value` as plain JSON, whatever it is: what JSON cannot say is told as text, and nothing raises.
 
     For what is told, never for what is executed: 2**70 becomes "1180591620717411303424", NaN "nan", a lambda its repr.

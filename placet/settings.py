@@ -27,6 +27,7 @@ class Settings(BaseSettings):
     owner_database_url: SecretStr | None = (
         None  # the role that migrates; without it the application owns its audit rows
     )
+    database_wait: float = Field(default=60.0, ge=0)  # seconds to wait for a database that is down
     pool_size: int = Field(default=10, ge=2, le=200)  # connections of one process
     rules: Path | None = None  # another rules file than policies/rules.toml
 

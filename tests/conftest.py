@@ -36,10 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     _remove_what_killed_runs_left()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `pytest_unconfigure` runs
-    config.stash[HOME] = home = Path(tempfile.mkdtemp(prefix=PREFIX))
-    home.chmod(0o711)  # as root, Postgres runs as somebody else
-    config.stash[ALIVE] = FileLock(home / "alive.lock")
+    fresh = Path(tempfile.mkdtemp(prefix="placet-new-"))
+    fresh.chmod(0o711)  # as root, Postgres runs as somebody else
+    config.stash[ALIVE] = FileLock(fresh / "alive.lock")
     config.stash[ALIVE].acquire()
+    config.stash[HOME] = fresh.rename(
+        fresh.with_name(fresh.name.replace("placet-new-", PREFIX))
+    )  # found only when locked
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -62,9 +62,9 @@ class History:
     done: tuple[Done, ...]
     refused_before: tuple[Refusal, ...]
 
-    def last(self, tool: str) -> Done | None:
-        """The newest call of `tool` in this turn."""
-        return next((done for done in reversed(self.done) if done.call.tool == tool), None)
+    def latest(self, call: Call) -> Done | None:
+        """The newest result of exactly this call in this turn."""
+        return next((done for done in reversed(self.done) if done.call == call), None)
 
     def times(self, call: Call) -> int:
         """How often exactly this call was proposed in this turn."""

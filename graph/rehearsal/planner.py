@@ -73,7 +73,7 @@ def _help(why: str) -> str:
 
 def _once(history: History, call: Call, text: str) -> Step | Done:
     """The result of `call`, or the step that proposes it; once more if it failed for a moment or was deferred."""
-    done = next((done for done in reversed(history.done) if done.call == call), None)
+    done = history.latest(call)
     if done is None:
         return Step(text, (call,))
     if _once_more(done) and history.times(call) < TWICE:
@@ -147,7 +147,7 @@ def _report(request: Request, history: History) -> Step:
         return Step("A report is of a batch, of a day, or of everything; name one of them.")
     named = {"batch": request.batch, "day": request.day}
     call = Call("draft_refund_report", {name: value for name, value in named.items() if value is not None})
-    done = _once(history, call, f"I draft {words.wanted(call)}.")
+    done = _once(history, call, f"I write {words.wanted(call)}.")
     return done if isinstance(done, Step) else Step(words.told(done))
 
 
@@ -159,24 +159,17 @@ def _change(request: Request, history: History) -> Step:
     proposed = [*_refunds(request, found), *_tags(request, found)]
     if not proposed:
         return Step(words.nothing_to_do(found, request))
-    latest = {place: _latest(history, call) for place, call in enumerate(proposed)}
-    done = [result for result in latest.values() if result]
-    if any(result.is_("approval_denied") for result in done):
-        return Step(words.report(done, found, request))
+    done = [result for call in proposed if (result := history.latest(call))]
     if not done:
         return Step(words.rationale(proposed, found, request), tuple(proposed))
     again = tuple(result.call for result in done if _once_more(result) and history.times(result.call) < TWICE)
-    if again and all(result.ok or _once_more(result) for result in done):
+    if again and all(result.ok or _once_more(result) for result in done):  # else somebody or something said no
         return Step("\n".join([*map(words.told, done), "I ask for what is still wanted once more."]), again)
     return Step(words.report(done, found, request))
 
 
 def _once_more(done: Done) -> bool:
     return done.is_("deferred") or done.may_be_repeated
-
-
-def _latest(history: History, call: Call) -> Done | None:
-    return next((done for done in reversed(history.done) if done.call == call), None)
 
 
 def _refunds(request: Request, found: Found) -> Iterable[Call]:

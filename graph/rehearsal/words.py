@@ -11,7 +11,8 @@ from graph.rehearsal.history import Balances, Call, Done, Found, OrderRow, Recei
 from graph.rehearsal.understand import Request
 from tools.money import show
 
-SHOWN = 10  # rows and reasons that are spelled out
+SHOWN = 10  # rows that are spelled out
+NAMED = 25  # orders that are named beside why they cannot be refunded
 
 
 def some(items: Iterable[str], limit: int = 5) -> str:
@@ -42,8 +43,8 @@ def wanted(call: Call) -> str:
         case "tag_orders":
             return f"the tag {arguments['tag']!r} on {counted(len(arguments['order_ids']), 'order')}"
         case "draft_refund_report":
-            about = arguments.get("batch") or arguments.get("day")
-            return f"the draft report on refunds of {about}" if about else "the draft report on all refunds"
+            about = " ".join(f"{kind} {name}" for kind, name in arguments.items() if kind in ("batch", "day"))
+            return f"the draft report on the refunds of {about}" if about else "the draft report on all refunds"
         case _:
             return f"the call of {call.tool}"
 
@@ -191,8 +192,9 @@ def found(found: Found, request: Request) -> str:
     if not found.count:
         return " ".join([f"I found no {request.described()}.", *_not_refundable(found, request)])
     money = " and ".join(total.text for total in found.totals)
-    verb = "to be refunded, " if request.refunds_due else ""
-    said = [f"I found {found.count:,} {request.described('order' if found.count == 1 else 'orders')}: {verb}{money}."]
+    whose = " whose money has to go back" if request.refunds_due else ""
+    about = request.described("order" if found.count == 1 else "orders")
+    said = [f"I found {found.count:,} {about}{whose}: {money}."]
     said.extend(f"- {row.order_id}: {row.status}, {row.text}" for row in found.rows[:SHOWN])
     if found.count > SHOWN:
         said.append(f"- and {found.count - SHOWN:,} more")
@@ -214,9 +216,11 @@ def _not_refundable(found: Found, request: Request) -> list[str]:
     hopeless = found.not_refundable
     if not hopeless.count or ("refund" not in request.kinds and not request.refunds_due):
         return []
-    reasons = [f"{row.order_id} ({row.text}: {row.why or 'no reason given'})" for row in hopeless.rows[:SHOWN]]
-    more = f" and {hopeless.count - len(reasons):,} more" if hopeless.count > len(reasons) else ""
-    return [f"{hopeless.count:,} cannot be refunded: {', '.join(reasons)}{more}."]
+    by_reason: dict[str, list[str]] = {}
+    for row in hopeless.rows:
+        by_reason.setdefault(row.why or "no reason given", []).append(f"{row.order_id} ({row.text})")
+    reasons = "; ".join(f"{why}: {some(rows, NAMED)}" for why, rows in by_reason.items())
+    return [f"{hopeless.count:,} cannot be refunded. {reasons[:1].upper()}{reasons[1:]}."]
 
 
 def _sums(amounts: Iterable[tuple[int, str]]) -> str:

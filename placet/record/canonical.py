@@ -39,8 +39,14 @@ def sha256(data: bytes) -> bytes:
 
 
 def parse(data: bytes) -> Any:
-    """The value that canonical bytes stand for."""
-    return json.loads(data)
+    """The value that canonical bytes stand for. They write the float 1e16 as 10000000000000000; read back as an integer it
+    would be refused the next time, so digits beyond 2^53-1 are a float again."""
+    return json.loads(data, parse_int=_number)
+
+
+def _number(digits: str) -> int | float:
+    number = int(digits)
+    return number if abs(number) <= LARGEST_INTEGER else float(number)
 
 
 def check_plain(value: Any, path: str = "", depth: int = 0) -> None:

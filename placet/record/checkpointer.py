@@ -14,6 +14,7 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg import AsyncCursor
 from psycopg.rows import DictRow, dict_row
 
+from placet.record.crashpoints import reach
 from placet.record.database import Database
 from placet.record.errors import StaleEpoch
 from placet.record.events import STALE
@@ -41,6 +42,8 @@ class FencedSaver(AsyncPostgresSaver):
                 async with connection.pipeline(), connection.cursor(binary=True, row_factory=dict_row) as cursor:
                     await cursor.execute("select fence(%s, %s)", (self.owned.thread_id, self.owned.epoch))
                     yield cursor
+                    await reach("checkpoint:commit")
+                await reach("checkpoint:committed")
             except psycopg.Error as error:
                 if error.sqlstate == STALE:
                     raise StaleEpoch(str(error.diag.message_primary)) from error
@@ -57,8 +60,11 @@ def config_of(owned: Owned, **configurable: Any) -> dict[str, Any]:
         "configurable": {
             "thread_id": str(owned.thread_id),
             "run_id": str(owned.run_id),
+            "tenant_id": owned.tenant_id,
             "turn_id": str(owned.turn_id),
             "epoch": owned.epoch,
+            "attempt": owned.attempt,
+            "because": owned.because,
             **configurable,
         },
         "recursion_limit": 1000,  # a safety net only; the budget that counts is the turn's (G6)

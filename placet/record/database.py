@@ -4,17 +4,22 @@ A transaction is short: it locks in the order thread, approval, effect, audit, a
 is called. Autocommit is on, so that whatever is not in a `transaction()` is visible at once.
 """
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString, TypeVar
+from weakref import WeakKeyDictionary
 
 from psycopg import AsyncConnection
 from psycopg.rows import class_row, dict_row, scalar_row
 from psycopg_pool import AsyncConnectionPool
 
+from placet.record.crashpoints import reach
+
 T = TypeVar("T")
 Params = Mapping[str, Any]
+IDLE = 5.0  # seconds after which a pooled connection is checked
 SEARCH_PATH = "-c search_path=placet,public"  # ours and the checkpointer's tables; a tool's own schema is qualified
 
 
@@ -63,14 +68,25 @@ class Database:
 
     def __init__(self, dsn: str, *, size: int = 10) -> None:
         self.dsn = dsn
+        self._idle_since: WeakKeyDictionary[AsyncConnection[Any], float] = WeakKeyDictionary()
         self.pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]] = AsyncConnectionPool(
             dsn,
             min_size=1,
             max_size=size,
             open=False,
-            check=AsyncConnectionPool.check_connection,  # a dropped connection is replaced before it is handed out
+            check=self._check,
+            reset=self._returned,
             kwargs={"autocommit": True, "row_factory": dict_row, "options": SEARCH_PATH},
         )
+
+    async def _returned(self, connection: AsyncConnection[Any]) -> None:
+        self._idle_since[connection] = time.monotonic()
+
+    async def _check(self, connection: AsyncConnection[Any]) -> None:
+        """A connection that was idle for long may be dead: it is replaced before it is handed out. One that was used a
+        moment ago is not asked, since that would cost a round trip each time."""
+        if time.monotonic() - self._idle_since.get(connection, 0.0) > IDLE:
+            await AsyncConnectionPool.check_connection(connection)
 
     async def __aenter__(self) -> "Database":
         await self.pool.open()
@@ -80,10 +96,16 @@ class Database:
         await self.pool.close()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
-        """`async with database.transaction() as tx:` commits at the end, rolls back on an exception."""
-        async with self.pool.connection() as connection, connection.transaction():
-            yield Transaction(connection)
+    async def transaction(self, name: str = "") -> AsyncIterator[Transaction]:
+        """`async with database.transaction("ask") as tx:` commits at the end, rolls back on an exception.
+
+        Those on the way of a call are named: a test can stop the process before and after their commit.
+        """
+        async with self.pool.connection() as connection:
+            async with connection.transaction():
+                yield Transaction(connection)
+                await reach(f"{name}:commit")
+            await reach(f"{name}:committed")
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:

@@ -18,3 +18,8 @@ def approval_id(item: UUID, ask: int) -> UUID:
 def operation_id(item: UUID, arguments_hash: bytes) -> UUID:
     """A retry keeps the operation, changed arguments change it."""
     return uuid5(_NAMESPACE, f"operation:{item}:{arguments_hash.hex()}")
+
+
+def undo_id(operation: UUID) -> UUID:
+    """Taking an operation back is an operation of its own; there is one per operation."""
+    return uuid5(_NAMESPACE, f"undo:{operation}")

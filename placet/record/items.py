@@ -111,10 +111,10 @@ async def record_answer(
     )
     await tx.execute(
         """
-        update turns set steps = greatest(steps, %(step)s), updated_at = clock(), next_step = %(next)s
+        update turns set steps = greatest(steps, %(step)s), updated_at = clock()
          where turn_id = %(turn)s
         """,
-        {"turn": owned.turn_id, "step": step, "next": "gate" if calls else "end"},
+        {"turn": owned.turn_id, "step": step},
     )
     if calls:
         await tx.execute_many(

@@ -54,7 +54,8 @@ async def claim(
 ) -> Owned | None:
     """Claim the run that has been due longest, or one whose worker's lease lapsed; None when there is nothing.
 
-    Raises the thread's epoch. A turn that was only created starts when no other of its thread has started (T4); a
+    Raises the thread's epoch. A turn that was only created starts when no other of its thread has started (T4) and the
+    closing run of a cancelled one is over, since a new turn's input would throw away what is still open there (T3); a
     paused one is left alone (T2). One statement; `skip locked` lets many workers look at once.
     """
     return await tx.fetch_one(
@@ -74,7 +75,10 @@ async def claim(
                and (u.status <> 'created'
                     or not exists (select 1 from turns o
                                     where o.thread_id = r.thread_id
-                                      and o.status in ('running', 'awaiting_approval', 'awaiting_reconciliation', 'paused')))
+                                      and (   o.status in ('running', 'awaiting_approval', 'awaiting_reconciliation', 'paused')
+                                           or o.status <> 'created'
+                                              and exists (select 1 from runs c
+                                                           where c.turn_id = o.turn_id and c.status <> 'ended'))))
              order by r.due_at, u.ordinal
              limit 1
                for no key update of t, r skip locked
@@ -165,6 +169,7 @@ async def make_parked_due(tx: Transaction, tenant: str) -> int:
                and t.owner is null
                and not exists (select 1 from runs r where r.turn_id = u.turn_id and r.status <> 'ended')
                and not exists (select 1 from approvals a where a.turn_id = u.turn_id and a.status = 'pending')
+               and not exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned')
                for no key update of t skip locked
         )
         insert into runs (run_id, tenant_id, thread_id, turn_id, because)

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from psycopg.types.json import Jsonb
 
-from placet.record import audit, events, people, runs
+from placet.record import audit, events, people, runs, threads
 from placet.record.database import Transaction
 from placet.record.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from placet.record.runs import Owned
@@ -85,19 +85,15 @@ async def create(
     if not user.is_a("requester"):
         raise NotAllowed(f"{user.user_id} is {', '.join(user.roles)}; asking for something needs the role requester.")
     if thread_id is None:
-        thread_id = uuid4()
-        await tx.execute(
-            "insert into threads (thread_id, tenant_id, requester, locale) values (%(id)s, %(tenant)s, %(user)s, %(locale)s)",
-            {"id": thread_id, "tenant": user.tenant_id, "user": user.user_id, "locale": user.locale},
-        )
+        thread_id = await threads.create(tx, user)
     else:
         await _open_thread(tx, user, thread_id)
 
     turn_id = uuid4()
     await tx.execute(
         """
-        insert into turns (turn_id, tenant_id, thread_id, ordinal, message, command, max_steps, next_step)
-        select %(turn)s, %(tenant)s, %(thread)s, count(*), %(message)s, %(command)s, %(max_steps)s, 'plan'
+        insert into turns (turn_id, tenant_id, thread_id, ordinal, message, command, max_steps)
+        select %(turn)s, %(tenant)s, %(thread)s, count(*), %(message)s, %(command)s, %(max_steps)s
           from turns where thread_id = %(thread)s
         """,
         {
@@ -105,7 +101,7 @@ async def create(
             "tenant": user.tenant_id,
             "thread": thread_id,
             "message": message,
-            "command": Jsonb({"kind": "message", "parameters": {}, "confirmations": []}),
+            "command": Jsonb({"kind": "message", "parameters": {"text": message[:2000]}, "confirmations": []}),
             "max_steps": max_steps,
         },
     )
@@ -158,8 +154,9 @@ async def _open_thread(tx: Transaction, user: people.User, thread_id: UUID) -> N
 
 
 _TURN = """
-    select u.turn_id, u.tenant_id, u.thread_id, u.ordinal, u.message, u.command, u.status, u.next_step, u.steps,
-           u.max_steps, u.output_text, u.error, u.created_at, u.updated_at, u.ended_at, t.requester
+    select u.turn_id, u.tenant_id, u.thread_id, u.ordinal, u.message, u.command, u.status,
+           next_step(u.turn_id, u.status), u.steps, u.max_steps, u.output_text, u.error,
+           u.created_at, u.updated_at, u.ended_at, t.requester
       from turns u join threads t using (thread_id)
 """
 
@@ -173,6 +170,23 @@ async def get(tx: Transaction, tenant: str, turn_id: UUID) -> Turn:
     )
     if turn is None:
         raise UnknownTurn(f"There is no turn {turn_id} here.")
+    return turn
+
+
+async def latest(tx: Transaction, tenant: str, thread_id: UUID) -> Turn:
+    """The thread's turn that started last, or waits to; raises `UnknownThread`."""
+    turn = await tx.fetch_one(
+        Turn,
+        _TURN
+        + """
+        where u.thread_id = %(thread)s and u.tenant_id = %(tenant)s
+        order by u.status <> 'created' desc, u.ordinal desc
+        limit 1
+        """,
+        {"thread": thread_id, "tenant": tenant},
+    )
+    if turn is None:
+        raise UnknownThread(f"There is no thread {thread_id} with a turn here.")
     return turn
 
 
@@ -210,6 +224,22 @@ async def start(tx: Transaction, owned: Owned) -> Status:
     return "running"
 
 
+async def gated(tx: Transaction, owned: Owned, command: dict[str, Any] | None) -> bool:
+    """Keep what the gate made of the request: kind, parameters, which confirmations it needs (T1).
+
+    False when the turn no longer runs, so that nobody is asked for it (T3). The caller fenced.
+    """
+    return bool(
+        await tx.execute(
+            """
+            update turns set command = coalesce(%(command)s, command), updated_at = clock()
+             where turn_id = %(turn)s and status = 'running'
+            """,
+            {"command": Jsonb(command) if command else None, "turn": owned.turn_id},
+        )
+    )
+
+
 async def settle(
     tx: Transaction,
     owned: Owned,
@@ -227,9 +257,10 @@ async def settle(
     now = await tx.fetch_one(
         _Now,
         """
-        select u.status, u.next_step,
+        select u.status,
                exists (select 1 from effects e where e.turn_id = u.turn_id and e.status = 'unknown') as unknown,
-               exists (select 1 from approvals a where a.turn_id = u.turn_id and a.status = 'pending') as pending
+               exists (select 1 from approvals a where a.turn_id = u.turn_id and a.status = 'pending')
+               or exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned') as pending
           from turns u where u.turn_id = %(turn)s for no key update
         """,
         {"turn": owned.turn_id},
@@ -243,7 +274,6 @@ async def settle(
             """
             update turns
                set status = %(status)s, output_text = coalesce(%(output)s, output_text), error = %(error)s,
-                   next_step = case when %(ended)s then null else next_step end,
                    ended_at = case when %(ended)s then clock() end, updated_at = clock()
              where turn_id = %(turn)s
             """,
@@ -265,7 +295,6 @@ async def settle(
 @dataclass(frozen=True, slots=True)
 class _Now:
     status: Status
-    next_step: str | None
     unknown: bool
     pending: bool
 
@@ -303,7 +332,7 @@ async def cancel(
     await runs.lock_thread(tx, turn.thread_id)
     changed = await tx.execute(
         """
-        update turns set status = 'cancelled', ended_at = clock(), updated_at = clock(), next_step = null
+        update turns set status = 'cancelled', ended_at = clock(), updated_at = clock()
          where turn_id = %(turn)s and status not in ('completed', 'failed', 'exhausted', 'cancelled')
         """,
         {"turn": turn_id},
@@ -316,7 +345,8 @@ async def cancel(
         update approvals a set status = 'cancelled', closed_at = clock(), closed_because = 'turn cancelled'
          where turn_id = %(turn)s
            and (status = 'pending'
-                or status = 'approved' and not exists (select 1 from effects e where e.approval_id = a.approval_id))
+                or status = 'approved'
+                   and not exists (select 1 from effects e where e.approval_id = a.approval_id and e.status <> 'absent'))
         returning approval_id, item_id
         """,
         {"turn": turn_id},

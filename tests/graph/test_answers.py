@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langchain_openai.chat_models.base import _construct_lc_result_from_responses_api
 from openai.types.responses import Response
+from psycopg.types.json import Jsonb
 
 from graph.answers import MAX_CALLS, NO_ANSWER, RAW_CALLS, Answer, call_id, normalise
 from graph.plain import MAX_DEPTH, MAX_INTEGER, plain
+from placet.record.canonical import canonical, parse
+from placet.record.database import Database
 from tests.scripted import calls
 
 
@@ -27,10 +31,23 @@ def arguments_of(arguments: Any, **options: Any) -> Any:
     return call
 
 
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, names of fields too."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for key, item in value.items():
+                yield from (key, *texts(item))
+        case list():
+            for item in value:
+                yield from texts(item)
+
+
 def through_jsonb(value: Any) -> Any:
     """What PostgreSQL's jsonb gives back: numbers are decimals without exponent, keys are sorted and unique."""
+    assert not any("\x00" in said for said in texts(value))
     text = json.dumps(value, ensure_ascii=True)
-    assert "\\u0000" not in text
 
     def number(digits: str) -> Any:
         shown = format(Decimal(digits), "f")
@@ -186,6 +203,26 @@ def test_p6_what_is_unusual_but_plain_is_the_same_when_executed(arguments: Any) 
     answer = normalise(calls(("mail", arguments)), turn_id="t", step=0)
     back = Answer.from_json(through_jsonb(answer.as_json()))
     assert rfc8785.dumps(back.calls[0].arguments) == rfc8785.dumps(call.arguments) == rfc8785.dumps(arguments)
+    assert canonical(parse(canonical(arguments))) == canonical(arguments)  # hashed again at dispatch (A2)
+
+
+async def test_p6_postgres_gives_back_the_same_answer(database: Database) -> None:
+    """What the text rules of jsonb say of it is what Postgres does: the same answer, the same canonical bytes."""
+    arguments = {
+        "zero": -0.0,
+        "large": 1e16,
+        "larger": 1.7e308,
+        "small": 5e-324,
+        "edge": MAX_INTEGER,
+        "text": "\u0001\u202e",
+    }
+    answer = normalise(calls(("mail", arguments), ("no\x00", {"\x00": "\ud800"}), text="a\x00b"), turn_id="t", step=0)
+
+    async with database.read() as tx:
+        stored = await tx.fetch_value("select %(answer)s::jsonb", {"answer": Jsonb(answer.as_json())})
+
+    assert Answer.from_json(stored) == answer
+    assert rfc8785.dumps(Answer.from_json(stored).calls[0].arguments) == rfc8785.dumps(arguments)
 
 
 def test_p6_the_limit_is_a_parameter() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from langchain_core import exceptions as langchain
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic import SecretStr
@@ -290,6 +291,14 @@ async def test_e8_silence_ends_at_the_time_out(server: Server) -> None:
     assert len(server.requests) == 1
 
 
+async def test_e8_each_attempt_has_the_time_out(server: Server) -> None:
+    """Silence at the first attempt is given up in time for the second, which is answered."""
+    server.will(silence(), completion("Hello."))
+
+    assert (await asked(server, model_timeout=0.3, model_retries=1)).text == "Hello."
+    assert server.seconds_between(0, 1) < 5.0
+
+
 async def test_e8_dripping_ends_at_the_deadline(server: Server) -> None:
     """A byte now and then never runs into a read time-out; the deadline of all attempts ends it."""
     server.will(drip())
@@ -392,6 +401,24 @@ async def test_v4_the_key_is_in_no_text_of_the_model(server: Server) -> None:
     model = client(server)
 
     assert KEY not in repr(model) + str(model) + str(model._get_llm_string())
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (langchain.ModelRateLimitError("Slow down."), models.ModelRateLimited),
+        (langchain.ModelAuthenticationError("Who?"), models.ModelAuthentication),
+        (langchain.ModelConnectionError("Gone."), models.ModelUnavailable),
+        (langchain.ContextOverflowError("Long."), models.ModelContextExceeded),
+    ],
+)
+async def test_g1_errors_of_any_langchain_model_are_ours(raised: Exception, error: type[models.ModelError]) -> None:
+    """Another provider's model fails with the same classes, and without its own error inside, which holds the request."""
+    with pytest.raises(error, match=str(raised)) as caught:
+        await ask(Scripted(raised), [HumanMessage("Hi")], TOOLS)
+
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
 
 
 async def test_g1_a_scripted_model_says_when_it_runs_out() -> None:

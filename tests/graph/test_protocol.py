@@ -76,6 +76,28 @@ def test_g5_endings_cannot_be_taken_for_each_other() -> None:
     assert not any("data" in result for result in UNDONE.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [
+        ("deferred", "deferred"),
+        ("denied_by_policy", "denied_by_policy"),
+        ("asked_too_much", "denied_by_policy"),
+        ("rejected", "approval_denied"),
+        ("expired", "expired"),
+        ("cancelled", "cancelled"),
+        ("superseded", "superseded"),
+        ("orphaned", "orphaned"),
+        ("unknown", "unknown"),
+        ("failed", None),
+        ("invalid", None),
+        ("unknown_tool", None),
+    ],
+)
+def test_a10_each_ending_has_its_word(name: str, mark: str | None) -> None:
+    """One mark per ending, and no other."""
+    assert [key for key, value in UNDONE[name].items() if value is True] == ([mark] if mark else [])
+
+
 def test_g5_what_happened_carries_who_approved_and_what_ran() -> None:
     """A gated call that ran says who approved it and its real input; an ungated one only its data."""
     assert ENDINGS["executed"] == {"ok": True, "data": {"count": 38}}
@@ -114,6 +136,7 @@ def test_g7_hostile_words_in_a_result_are_made_plain() -> None:
     """NUL, half a surrogate pair, NaN, 2**70 in what people and tools say never reach a history."""
     rfc8785.dumps(protocol.rejected("t", denied_by="m\x00", reason="\ud800"))
     rfc8785.dumps(protocol.executed({"n": float("nan"), "i": 2**70, "\x00": object()}))
+    rfc8785.dumps(protocol.executed_gated({"n": {1, 2}}, approved_by="m\x00", executed_input={"i": 2**70}))
     rfc8785.dumps(protocol.unknown_tool("x\x00" * 10_000, []))
 
 

@@ -193,7 +193,7 @@ async def test_p4_what_is_on_its_way_or_not_refundable_is_not_proposed() -> None
 
     assert talk.called("refund_payments")[0]["refund_due_ids"] == ["RD-1"]
     for said in (talk.said[1], last):
-        assert "C-9 (3.10 EUR: no customer is known)" in said
+        assert "1 cannot be refunded. No customer is known: C-9 (3.10 EUR)." in said
 
 
 async def test_p4_nothing_due_is_said() -> None:
@@ -205,7 +205,7 @@ async def test_p4_nothing_due_is_said() -> None:
 
     assert talk.called("refund_payments") == []
     assert "no cancelled orders of 2010-12-07 to refund" in last
-    assert "no customer is known" in last
+    assert "No customer is known: C-9 (3.10 EUR)" in last
 
 
 async def test_a10_a_refusal_ends_the_turn_and_says_what_and_why() -> None:

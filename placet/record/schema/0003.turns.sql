@@ -5,6 +5,8 @@
 --                          ▼  │ a run claims the thread again
 --                awaiting_approval | awaiting_reconciliation | paused ──▶ cancelled
 --
+-- A person may retry a failed turn: it is created again and goes on at its next step (T2).
+--
 -- A run is one segment of a turn; recovery is another attempt of the same run under a new epoch.
 -- A model's answer is stored before anything acts on it (G1), with one plan item per tool call.
 -- A plan item ends exactly once, with exactly one result (G5):
@@ -21,11 +23,10 @@ create table turns (
     thread_id    uuid        not null,
     ordinal      int         not null,
     message      text        not null,
-    command      jsonb       not null default '{}',    -- what kind of request, its parameters, confirmations it needs (T1)
+    command      jsonb       not null default '{}',    -- kind, parameters, confirmations: what the gate made of it (T1)
     status       text        not null default 'created'
                  check (status in ('created', 'running', 'awaiting_approval', 'awaiting_reconciliation', 'paused',
                                    'completed', 'failed', 'exhausted', 'cancelled')),
-    next_step    text,                                 -- the first transition that is not confirmed
     steps        int         not null default 0,       -- model turns used (G6)
     max_steps    int         not null check (max_steps >= 1),
     output_text  text,
@@ -54,7 +55,8 @@ create trigger t6_turn_moves before update of status on turns
         'running>completed', 'running>failed', 'running>exhausted', 'running>cancelled',
         'awaiting_approval>running', 'awaiting_approval>paused', 'awaiting_approval>cancelled',
         'awaiting_reconciliation>running', 'awaiting_reconciliation>paused', 'awaiting_reconciliation>cancelled',
-        'paused>running', 'paused>cancelled');
+        'paused>running', 'paused>cancelled',
+        'failed>created');                              -- a person retries (T2)
 
 create table runs (
     run_id      uuid        primary key,
@@ -131,6 +133,7 @@ create table plan_items (
 );
 
 create index plan_items_open on plan_items (turn_id) where result is null;
+create index plan_items_orphaned on plan_items (tenant_id, tool) where status = 'orphaned';
 
 create trigger g5_item_moves before update of status on plan_items
     for each row execute function guard_moves(

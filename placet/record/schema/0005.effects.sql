@@ -6,6 +6,7 @@
 --
 -- The row is inserted in a transaction of its own before the call leaves (E1); its key makes every second dispatcher
 -- lose (E2). `operation_id` is uuid5(item, hash of the arguments) and goes to the tool as idempotency key.
+-- An undo is an effect too, on its own key, that names the one it takes back (E9): a person's command, outside any run.
 
 set search_path = placet, public;
 
@@ -22,6 +23,7 @@ create table effects (
     approval_id          uuid,                          -- none: the verdict was automatic
     revision             int,
     payload_hash         bytea,
+    undoes               uuid        references effects,    -- the committed effect that this one takes back
     epoch                bigint      not null,          -- of the run that dispatched last
     attempts             int         not null default 1,
     status               text        not null default 'dispatched'
@@ -45,7 +47,8 @@ create table effects (
 );
 
 -- E2: at most one effect of a call, and one of an approval, that may have happened.
-create unique index e2_one_effect_per_item on effects (item_id) where status not in ('absent', 'refused');
+create unique index e2_one_effect_per_item on effects (item_id) where status not in ('absent', 'refused') and undoes is null;
+create unique index e9_one_undo_per_effect on effects (undoes) where status not in ('absent', 'refused');
 create unique index e2_one_effect_per_approval on effects (approval_id) where approval_id is not null and status not in ('absent', 'refused');
 create index effects_of_turn on effects (turn_id);
 create index effects_open on effects (tenant_id, dispatched_at) where status in ('dispatched', 'unknown');
@@ -66,6 +69,13 @@ begin
     if tg_op = 'UPDATE' and not (old.status = 'absent' and new.status = 'dispatched') then
         return new;
     end if;
+    if new.undoes is not null then
+        if not exists (select 1 from effects where operation_id = new.undoes and status = 'committed' and item_id = new.item_id) then
+            raise exception 'operation % may not be undone: it is not committed', new.undoes
+                using errcode = 'PL002', detail = 'nothing_to_undo';
+        end if;
+        return new;
+    end if;
     perform fence(new.thread_id, new.epoch);
     if not exists (select 1 from turns where turn_id = new.turn_id and status = 'running') then
         why := 'turn_not_running';
@@ -76,6 +86,10 @@ begin
             why := 'not_approved';
         elsif not exists (select 1 from approvals where approval_id = new.approval_id and expires_at > clock()) then
             why := 'approval_expired';
+        elsif not exists (select 1 from approval_revisions
+                           where approval_id = new.approval_id and revision = new.revision
+                             and convert_from(payload, 'UTF8')::jsonb -> 'arguments' = convert_from(new.arguments, 'UTF8')::jsonb) then
+            why := 'not_what_was_approved';
         end if;
     elsif not exists (select 1 from plan_items
                        where item_id = new.item_id and tenant_id = new.tenant_id
@@ -91,3 +105,18 @@ end $$;
 
 create trigger e1_no_effect_without_assent before insert or update of status on effects
     for each row execute function assent_or_refuse();
+
+-- T1: the first transition of a turn that is not confirmed, read from the rows rather than kept beside them.
+create function next_step(the_turn uuid, the_status text) returns text
+    language sql stable set search_path = placet
+    as $$
+    select case
+        when the_status in ('completed', 'failed', 'exhausted', 'cancelled') then null
+        when exists (select 1 from effects where turn_id = the_turn and status in ('dispatched', 'unknown')) then 'reconcile'
+        when exists (select 1 from plan_items where turn_id = the_turn and result is null and verdict is null) then 'gate'
+        when exists (select 1 from plan_items where turn_id = the_turn and result is null
+                        and status in ('awaiting_approval', 'orphaned')) then 'approval'
+        when exists (select 1 from plan_items where turn_id = the_turn and result is null) then 'execute'
+        else 'plan'
+    end
+    $$;

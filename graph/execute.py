@@ -1,0 +1,231 @@
+"""execute: the call leaves, once.
+
+The effect row is committed before the call, the receipt the moment it answers (E1, E3); both and the call itself run in a
+shielded task. A tool's failure is definite or it is not: whatever is not a clear no is unknown, and only reconcile moves
+it from there (E4). Reads have no effect row.
+"""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import stamina
+from langchain_core.runnables import RunnableConfig
+
+from graph import protocol
+from graph.plain import clean
+from graph.said import said
+from graph.services import Services, owned_by
+from graph.state import CallState, Step
+from placet.record import approvals, canonical, effects, events, items, runs
+from placet.record.approvals import Approval
+from placet.record.crashpoints import outside
+from placet.record.effects import Effect
+from placet.record.errors import NotDispatchable, StaleEpoch
+from placet.record.items import Item
+from placet.record.runs import Owned
+from tools.contract import NothingSent, Receipt, Refused
+from tools.registry import AnyTool
+
+MAX_DISPATCHES = 3  # of one operation that never left; then the call fails and says so
+
+
+async def execute(services: Services, state: CallState, config: RunnableConfig) -> dict[str, Any]:
+    """Send the call, or find out that it was sent before."""
+    owned = owned_by(config)
+    item_id = UUID(state["call"]["item_id"])
+    async with services.database.read() as tx:
+        item = await items.get(tx, item_id)
+        asked = await approvals.latest(tx, owned.tenant_id, item_id)
+        effect = await effects.of_item(tx, owned.tenant_id, item_id)
+    if item.result is not None:
+        return {"next": "end"}
+    if item.mode == "safe_readonly":
+        return {"next": await _read(services, owned, item, asked)}
+    if effect is None or effect.status == "absent":
+        return await _send(services, owned, item, asked)
+    return {"next": await _found(services, owned, item, effect)}
+
+
+async def _send(services: Services, owned: Owned, item: Item, asked: Approval | None) -> dict[str, Any]:
+    tool = services.registry[item.tool]
+    if asked is not None:
+        asked.verify(services.keys)
+        raw = canonical.canonical(asked.content["arguments"])
+    else:
+        assert item.arguments is not None
+        raw = item.arguments
+    try:
+        async with services.database.transaction("dispatch") as tx:
+            sent = await effects.dispatch(
+                tx, services.keys, owned, item, effect_class=tool.effect_class, arguments=raw, approval=asked
+            )
+    except NotDispatchable as refused:
+        return {"next": await _not_dispatched(services, owned, item, refused)}
+    if not sent.ours:
+        return {"next": await _found(services, owned, item, sent.effect)}
+    await services.shielded(_call(services, owned, item, asked, tool, sent.effect))
+    async with services.database.read() as tx:
+        after = await items.get(tx, item.item_id)
+        effect = await effects.get(tx, owned.tenant_id, sent.effect.operation_id)
+    if after.result is not None:
+        return {"next": "end"}
+    return {"next": "approval" if effect.status == "absent" else "reconcile"}
+
+
+async def _call(
+    services: Services, owned: Owned, item: Item, asked: Approval | None, tool: AnyTool, effect: Effect
+) -> None:
+    """Call and receipt: runs to its end whatever happens to the node."""
+    database = services.database
+    try:
+        arguments = tool.Arguments.model_validate_json(effect.arguments)
+        async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
+            answer = await tool.execute(arguments, str(effect.operation_id))
+    except Refused as no:
+        code, message = clean(str(no.code)), clean(str(no))
+        async with database.transaction("refused") as tx:
+            await effects.refuse(tx, owned, effect, code=code, message=message)
+            await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
+    except NothingSent as nothing:
+        async with database.transaction("not_sent") as tx:
+            await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {said(nothing)}")
+            if effect.attempts >= MAX_DISPATCHES:
+                result = protocol.failed("not_sent", f"Nothing was sent: {said(nothing)}", retryable=True)
+                await items.finish(tx, item.item_id, "failed", result)
+    except Exception as error:  # noqa: BLE001  # whatever else a tool raises, it may have happened (E4)
+        code, message = _lost(error, tool)
+        async with database.transaction("lost") as tx:
+            await effects.lose(tx, owned, effect, code=code, message=message)
+    else:
+        receipt = as_receipt(answer, effect)
+        async with database.transaction("receipt") as tx:
+            await effects.commit(tx, owned, effect, receipt, observed=False)
+            await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
+
+
+def _lost(error: Exception, tool: AnyTool) -> tuple[str, str]:
+    if isinstance(error, TimeoutError):
+        return "timed_out", f"{tool.name} did not answer within {tool.timeout.total_seconds():g} seconds."
+    return "no_answer", f"{tool.name} raised {said(error)}"
+
+
+def as_receipt(answer: object, effect: Effect) -> dict[str, Any]:
+    """The receipt as it is stored. What cannot be stored as it is never makes the call run again (E3)."""
+    try:
+        receipt = Receipt.model_validate(answer).model_dump(mode="json")
+        canonical.check_plain(receipt)
+    except Exception as problem:  # noqa: BLE001  # it happened; the receipt must be committed, readable or not
+        return Receipt(
+            external_id=str(effect.operation_id),
+            summary="It was executed; the tool's answer could not be stored as it was.",
+            data={"answer": _shown(answer), "problem": said(problem, 500)},
+        ).model_dump(mode="json")
+    return receipt
+
+
+def _shown(answer: object) -> str:
+    """Something of an answer that cannot be stored as it is, for people."""
+    try:
+        return ascii(answer)[:2000]
+    except Exception:  # noqa: BLE001  # a foreign __repr__ may raise anything
+        return f"<{type(answer).__name__}>"
+
+
+def executed(receipt: dict[str, Any], effect: Effect, asked: Approval | None) -> dict[str, Any]:
+    """What the model is told of a call that happened: with what really ran, when people approved it (G5, A8)."""
+    if asked is None:
+        return protocol.executed(receipt)
+    return protocol.executed_gated(
+        receipt,
+        approved_by=asked.decided_by or "a reviewer",
+        executed_input=canonical.parse(effect.arguments),
+    )
+
+
+async def _found(services: Services, owned: Owned, item: Item, effect: Effect) -> Step:
+    """The effect was dispatched before, by a run that did not live to tell or by another hand (E2)."""
+    effects.verify(services.keys, effect)
+    if effect.status == "dispatched":
+        async with services.database.transaction("interrupted") as tx:
+            await effects.lose(
+                tx, owned, effect, code="interrupted", message="It was sent and the run ended before the answer."
+            )
+        return "reconcile"
+    if effect.status == "refused":
+        error = effect.error or {"code": "refused", "message": "The system refused it."}
+        async with services.database.transaction("was_refused") as tx:
+            await runs.fence(tx, owned)
+            await items.finish(
+                tx, item.item_id, "failed", protocol.failed(error["code"], error["message"], retryable=False)
+            )
+        return "end"
+    return "reconcile"
+
+
+async def _not_dispatched(services: Services, owned: Owned, item: Item, refused: NotDispatchable) -> Step:
+    """The last door said no: the turn was cancelled, or the approval is no longer good."""
+    if refused.why in ("not_approved", "approval_expired"):
+        return "approval"
+    if refused.why != "turn_not_running":  # the rows contradict each other; going round would not help
+        raise refused
+    async with services.database.transaction("was_cancelled") as tx:
+        await runs.fence(tx, owned)
+        await items.finish(tx, item.item_id, "cancelled", protocol.cancelled(item.tool))
+    return "end"
+
+
+async def _read(services: Services, owned: Owned, item: Item, asked: Approval | None) -> Step:
+    """A read changes nothing, so it is simply tried again when it fails (E8). One that asked needs its approval (G2),
+    and reads what was approved."""
+    tool = services.registry[item.tool]
+    assert item.arguments is not None
+    raw = item.arguments
+    if asked is not None:
+        if asked.status != "approved" or asked.overdue:
+            return "approval"
+        asked.verify(services.keys)
+        raw = canonical.canonical(asked.content["arguments"])
+    arguments = tool.Arguments.model_validate_json(raw)
+    async with services.database.transaction("read_started") as tx:
+        await events.append(
+            tx,
+            owned.thread_id,
+            "tool_started",
+            {"tool": item.tool},
+            turn_id=owned.turn_id,
+            item_id=item.item_id,
+            epoch=owned.epoch,
+        )
+        await items.move(tx, item.item_id, "executing")
+    status: items.Status = "completed"
+    kind: events.EventType = "tool_completed"
+    payload: dict[str, Any] = {"tool": item.tool}
+    try:
+        result = protocol.executed(await _read_with_retries(tool, arguments))
+        canonical.check_plain(result)
+    except StaleEpoch:
+        raise
+    except Exception as error:  # noqa: BLE001  # a read that fails is a result, not an end of the turn
+        own = getattr(error, "code", None)
+        code = clean(own) if isinstance(own, str) else "read_failed"
+        message = f"{tool.name} failed: {said(error)}"
+        status, kind = "failed", "tool_failed"
+        payload |= {"code": code, "message": message, "retryable": True}
+        result = protocol.failed(code, message, retryable=True)
+    async with services.database.transaction("read_done") as tx:
+        await events.append(
+            tx, owned.thread_id, kind, payload, turn_id=owned.turn_id, item_id=item.item_id, epoch=owned.epoch
+        )
+        await items.finish(tx, item.item_id, status, result)
+    return "end"
+
+
+async def _read_with_retries(tool: AnyTool, arguments: Any) -> object:
+    async for attempt in stamina.retry_context(
+        on=lambda error: not isinstance(error, Refused), attempts=3, wait_initial=0.1, wait_max=1.0
+    ):
+        with attempt:
+            async with outside("read"), asyncio.timeout(tool.timeout.total_seconds()):
+                return await tool.execute(arguments, "")
+    raise AssertionError("stamina either returns or raises")

@@ -9,6 +9,7 @@ Every command has `--json`; nothing but the answer goes to stdout. A failure is 
 `{"error": {code, message, …}}`; never a traceback.
 """
 
+import asyncio
 import sys
 from typing import Annotated
 
@@ -67,7 +68,7 @@ def call(arguments: list[str]) -> int:
         code = app(args=arguments, prog_name="placet", standalone_mode=False)
     except typer.TyperException as error:
         return _usage(error, as_json=as_json)
-    except (typer.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt, asyncio.CancelledError):
         return failures.STOPPED
     except Exception as error:  # noqa: BLE001  # the last place where an error can become a sentence
         return failures.show(error, as_json=as_json)
@@ -85,5 +86,5 @@ def _usage(error: typer.TyperException, *, as_json: bool) -> int:
     if as_json:
         output.show_json({"error": {"code": "usage", "message": message}})
     else:
-        output.console(stderr=True).print(f"Error: {message}", soft_wrap=True)
+        output.say(f"Error: {message}", stderr=True)
     return failures.MISTYPED

@@ -105,34 +105,28 @@ async def _rest(record: Record, turn: Turn, *, waited: bool, as_json: bool) -> i
     if as_json:
         output.show_json({"turn": turn, "approvals": [rows.approval(one) for one in pending]})
         return code
-    console = output.console()
     short = output.short(turn.turn_id)
     if turn.status == "completed":
-        console.print(output.cell(turn.output_text or "", "bold"), soft_wrap=True)
+        output.say("The agent's answer", "dim italic")
+        output.console().print(output.words_of(turn.output_text or ""))
     elif pending:
         for one in pending:
-            console.print(
-                Text("Waits for ")
-                .append(text.visible(one.duty), "yellow")
-                .append(f": {text.visible(one.preview['title'])}")
-            )
-            console.print(Text(f"  placet approve {output.short(one.approval_id)}", style="bold"))
+            output.say(Text("Waits for ").append(text.visible(f"{one.duty}: {one.preview['title']}"), "yellow"))
+            output.say(f"  placet approve {output.short(one.approval_id)}", "bold")
     elif turn.status == "created" and waited:
-        console.print(
+        output.say(
             f"Nobody has taken it up within {timeline.NOBODY:g} seconds. It is stored and will be done as soon as a worker "
             f"runs: start one with `placet worker`. Then see it with: placet events {short} --follow"
         )
     else:
-        console.print(
-            Text("The turn is ").append_text(output.status(turn.status)).append(f": placet turn show {short}")
-        )
+        output.say(Text("The turn is ").append_text(output.status(turn.status)).append(f": placet turn show {short}"))
         if turn.error:
-            console.print(output.cell(turn.error.get("message", ""), "red"))
+            output.say(turn.error.get("message", ""), "red")
     return code
 
 
 def _print(event: Event) -> None:
-    output.console().print(timeline.line(event), soft_wrap=True)
+    output.say(timeline.line(event))
 
 
 def _ignore(event: Event) -> None:

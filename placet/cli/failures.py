@@ -86,7 +86,7 @@ def _more(details: dict[str, Any]) -> list[str]:
         if outcome.get("decided_at"):
             when = f"{outcome['decided_at']:.19}".replace("T", " ")
             why = f": {outcome['reason']}" if outcome.get("reason") else ""
-            lines.append(f"{WORDS.get(outcome.get('decision'))} by {outcome.get('decided_by')} at {when} UTC{why}")
+            lines.append(f"{WORDS.get(str(outcome.get('decision')))} by {outcome.get('decided_by')} at {when} UTC{why}")
         lines.append("Your decision was not recorded. `placet inbox` lists what waits now.")
     if "pending_hash" in details:
         lines.append(f"Pending now is {details['pending_hash']}.")

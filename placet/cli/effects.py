@@ -75,7 +75,6 @@ async def _show(typed: str, *, as_json: bool) -> None:
     by = f"approval {output.short(effect.approval_id)}" if effect.approval_id else "an automatic verdict"
     often = "once" if effect.attempts == 1 else f"{effect.attempts} times"
     output.say(f"  sent {often}, {output.at(effect.dispatched_at, now)}, allowed by {by}")
-    )
     console.print(output.cell(f"  {_summary(effect)}", "bold"))
     for seen in effect.evidence:
         console.print(output.cell(f"  looked up at {seen.get('at', '')!s:.19}: {seen.get('said')}", "magenta"))

@@ -10,11 +10,13 @@ Every command has `--json`; nothing but the answer goes to stdout. A failure is 
 """
 
 import asyncio
+import logging
 import sys
 from typing import Annotated
 
 import typer
 
+from placet import logs
 from placet.cli import asking, db, decisions, effects, failures, output, policy, shop, turns, users, worker
 from placet.cli.demo import demo
 
@@ -63,6 +65,7 @@ def call(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter is no reason to fail
+    logs.configure(level=logging.ERROR)  # a command says itself what happens; `placet worker` logs
     as_json = failures.wants_json(arguments)
     try:
         code = app(args=arguments, prog_name="placet", standalone_mode=False)

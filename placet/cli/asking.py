@@ -1,7 +1,7 @@
 """`placet run`: ask for something. It is stored before anything else; then one watches, or works on it oneself."""
 
 import asyncio
-import logging
+import sys
 from typing import Annotated
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from placet.record.turns import Turn
 
 
 def ask(
-    message: Annotated[str, typer.Argument(help="What should be done, in words.")],
+    message: Annotated[str, typer.Argument(help="What should be done, in words; - reads it from stdin.")],
     thread: Annotated[str | None, typer.Option(help="Go on with this conversation.")] = None,
     as_user: As = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it pauses or ends.")] = True,
@@ -25,6 +25,8 @@ def ask(
     as_json: Json = False,
 ) -> None:
     """Ask for something. It is stored first; then a worker goes on with it, and you see how."""
+    if message == "-":
+        message = sys.stdin.buffer.read().decode(errors="surrogateescape")
     code = run(_ask(message, thread, as_user, wait=wait, here=here, as_json=as_json))
     if code:
         raise typer.Exit(code)
@@ -70,9 +72,6 @@ async def _watch(record: Record, turn: Turn, show: timeline.Show) -> Turn:
 
 async def _work_here(record: Record, turn: Turn, show: timeline.Show) -> Turn:
     """Run what is due on the turn's thread in this process."""
-    from placet import logs  # noqa: PLC0415
-
-    logs.configure(level=logging.WARNING)
     async with open_house(record.settings) as services:
         from placet.worker import Worker  # noqa: PLC0415
 

@@ -54,6 +54,9 @@ def explain(error: BaseException) -> Failure:
     if code := getattr(error, "code", None):  # errors of the rooms above the record carry one too
         faults = [fault.as_json() for fault in getattr(error, "errors", ()) if hasattr(fault, "as_json")]
         return Failure(str(code), str(error), {"errors": faults} if faults else {}, _of_room(error))
+    if isinstance(error, UnicodeError):
+        message = f"What was given is not text in UTF-8 ({error.reason if hasattr(error, 'reason') else error})."
+        return Failure("not_text", f"{message} Nothing was stored.", {}, MISTYPED)
     if isinstance(error, OSError):
         return _of_system(error)
     return Failure(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from placet.cli import output, text
+from placet.cli import output, preview, text
 from placet.cli.opening import open_house, run
 from placet.cli.output import Indented, Json
 from placet.record.errors import InvalidInput
@@ -85,7 +85,7 @@ async def _explain(name: str, given: dict[str, Any], *, as_json: bool) -> None:
     output.say(Text(f"{text.visible(name)} {words}", style=style).append(why, "not bold default"))
     if verdict.policy_error:
         output.say(f"Policy error: {verdict.policy_error}", "red")
-    known = ", ".join(f"{key} = {json.dumps(value)}" for key, value in assessed.facts_json.items())
+    known = preview.facts(assessed.facts_json)
     output.say(Text("The facts: ", style="bold").append(text.visible(known) or "none", style="not bold"))
     table = output.table("rule", "part", "said", "condition", "saw")
     for look in explained.looks:

@@ -215,6 +215,7 @@ def test_a_missing_column_is_named(file: Path, missing: str) -> None:
         (b"\x00\x01\x02\xff", "a.csv", MissingColumn, "expected a header"),
         (HEADER.replace("Country", "Invoice No").encode(), "a.csv", MissingColumn, "invoiceno twice"),
     ],
+    ids=["empty", "empty-gz", "nothing-packed", "not-gzip", "cut-off", "utf-16", "text", "blank", "bytes", "twice"],
 )
 def test_a_file_that_is_no_export_is_refused_with_the_reason(
     tmp_path: Path, content: bytes, name: str, error: type[ImportProblem], says: str

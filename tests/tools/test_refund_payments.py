@@ -1,6 +1,8 @@
 """Refunding: the numbers come from the books, the batch leaves once, and the books follow the gateway."""
 
 import asyncio
+import json
+import sys
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,21 @@ from tools.shop import Shop, tools
 from tools.shop.amounts import in_words, sums
 from tools.shop.gateway import Captured, ConnectionLost, Faults
 from tools.shop.refund_payments import RefundArguments, RefundFacts, RefundPayments
+
+# A worker that pays and then waits for the gateway's answer.
+EXECUTE = """
+import asyncio, json, sys
+from placet.record.database import Database
+from tools.shop import Shop
+from tools.shop.refund_payments import RefundArguments, RefundPayments
+
+async def main():
+    async with Database(sys.argv[1]) as database:
+        args = RefundArguments(refund_due_ids=json.loads(sys.argv[2]))
+        await RefundPayments(Shop(database, "acme")).execute(args, "op")
+
+asyncio.run(main())
+"""
 
 
 @pytest.fixture
@@ -239,6 +256,31 @@ class TestExecute:
         assert seen.receipt is not None
         assert [line.status for line in seen.receipt.lines] == ["done", "done"]
         assert await books(shop, ids) == dict.fromkeys(ids, ("refunded", "op"))
+        assert await shop.gateway.sent(ids) == dict.fromkeys(ids, 1)
+
+    async def test_e5_a_process_that_is_killed_after_paying_has_paid_once(
+        self, tool: RefundPayments, shop: Shop, make_due: MakeDue, database_url: str
+    ) -> None:
+        """kill -9 between payment and receipt: another process observes, finds the receipt and repairs the books."""
+        ids = await make_due(1000, 2500)
+        await shop.gateway.misbehave(Faults(answers_after=600))
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", EXECUTE, database_url, json.dumps(ids), stderr=asyncio.subprocess.PIPE
+        )
+        assert worker.stderr is not None
+        dead = asyncio.ensure_future(worker.stderr.read())
+        while not any((await shop.gateway.sent(ids)).values()):
+            assert not dead.done(), dead.result().decode()
+        worker.kill()
+        await worker.wait()
+        await dead
+
+        seen = await tool.observe(of(ids), "op")
+
+        assert seen.status == "committed"
+        assert await books(shop, ids) == dict.fromkeys(ids, ("refunded", "op"))
+        await shop.gateway.misbehave(Faults())
+        assert await tool.execute(of(ids), "op") == seen.receipt
         assert await shop.gateway.sent(ids) == dict.fromkeys(ids, 1)
 
     async def test_e5_what_never_left_is_absent_and_can_be_sent(

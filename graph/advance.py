@@ -15,20 +15,15 @@ from psycopg_pool import PoolTimeout
 from graph import Graph
 from graph.said import said
 from graph.services import Services
-from graph.state import STATE_VERSION, first_state
-from placet.record import runs, turns
+from graph.state import Ending, first_state
+from graph.versions import StateVersionMismatch, bring_up_to_date
+from placet.record import items, runs, turns
 from placet.record.checkpointer import FencedSaver, config_of
-from placet.record.errors import Conflict, PlacetError
+from placet.record.errors import PlacetError
 from placet.record.runs import Owned
 
 log = structlog.get_logger()
 Resume = Command[Any]
-
-
-class StateVersionMismatch(Conflict):
-    """The checkpoint was written by another version of the graph; nothing was run (G8)."""
-
-    code = "state_version_mismatch"
 
 
 async def advance(
@@ -40,11 +35,17 @@ async def advance(
     `StaleEpoch` when the thread was lost on the way: its new owner goes on. A database that is away is raised too: the
     lease lapses, and the run is taken up again.
     """
-    bound = graph.copy(update={"checkpointer": FencedSaver(services.database, owned)})
+    saver = FencedSaver(services.database, owned)
+    bound = graph.copy(update={"checkpointer": saver})
     more = {"langgraph_auth_user_id": acting} if acting else {}
     config = cast("RunnableConfig", config_of(owned, **more))
     try:
+        await bring_up_to_date(saver, config)
         status = await _run(services, bound, owned, config, resume)
+    except StateVersionMismatch as error:
+        log.error("turn_refused", turn_id=str(owned.turn_id), error=str(error))
+        async with services.database.transaction("refuse") as tx:
+            status = await turns.refuse(tx, owned, error.as_json())
     except (psycopg.OperationalError, PoolTimeout):
         raise
     except Exception as error:
@@ -67,7 +68,6 @@ async def _run(
     services: Services, graph: Graph, owned: Owned, config: RunnableConfig, resume: Resume | None
 ) -> turns.Status:
     before = await graph.aget_state(config)
-    _check_version(before.values)
     async with services.database.transaction("start") as tx:
         status = await turns.start(tx, owned)
         turn = await turns.get(tx, owned.tenant_id, owned.turn_id)
@@ -76,11 +76,15 @@ async def _run(
         async with services.database.transaction("nothing_to_close") as tx:
             return await turns.settle(tx, owned, ending=None)
 
+    if begun and not before.next and _is_reopened(owned, before.values["ending"]):
+        await graph.aupdate_state(config, {"ending": None, "error": None}, as_node="call")  # plan is next
     await graph.ainvoke(resume if begun else first_state(turn), config, durability="sync")
     await services.settled()
     after = await graph.aget_state(config)
     ending = after.values["ending"] if not after.next else None
     async with services.database.transaction("settle") as tx:
+        if not after.next and ending is None:  # what it stood at is not in this graph
+            await items.orphan_open(tx, owned, because="The step that it waited in no longer exists in the graph.")
         return await turns.settle(
             tx,
             owned,
@@ -90,12 +94,6 @@ async def _run(
         )
 
 
-def _check_version(values: dict[str, Any]) -> None:
-    found = values.get("state_version", STATE_VERSION)
-    if found != STATE_VERSION:
-        raise StateVersionMismatch(
-            f"The checkpoint has state version {found}, this code has {STATE_VERSION}; run the version that wrote it, "
-            "or register a migration.",
-            found=found,
-            expected=STATE_VERSION,
-        )
+def _is_reopened(owned: Owned, ending: Ending | None) -> bool:
+    """A person retries a failed turn, or brings an orphaned call to the graph as it is now."""
+    return (owned.because, ending) in (("retry", "failed"), ("migrate", None))

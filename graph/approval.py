@@ -51,6 +51,9 @@ async def approval(services: Services, state: CallState, config: RunnableConfig)
             return {"next": "execute"}
         case "approved":
             return await _before_execution(services, owned, item, asked)
+        case "orphaned" if owned.because == "migrate" and recheck.still_there(services, asked):
+            await _ask_again(services, owned, item, asked, recheck.Again("it was migrated to what is there now", {}))
+            return {"next": "approval"}
         case "orphaned":
             interrupt(orphan(asked))
             return {"next": "approval"}

@@ -10,9 +10,11 @@ from uuid import UUID
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.types import interrupt
 
 from graph import models, protocol
 from graph.answers import Answer, normalise
+from graph.gate import as_call
 from graph.services import Services, owned_by
 from graph.state import TurnState
 from placet.record import items, turns
@@ -29,6 +31,10 @@ async def plan(services: Services, state: TurnState, config: RunnableConfig) -> 
         results = await _missing_results(tx, state["messages"])
         turn = await turns.get(tx, owned.tenant_id, owned.turn_id)
         recorded = await items.recorded_answer(tx, owned.turn_id, state["step"] + 1)
+
+        lost = [item for item in await items.of_step(tx, owned.turn_id, state["step"]) if item.result is None]
+    if lost and turn.status not in turns.ENDED:
+        return await _lost(services, owned, lost)
 
     done: dict[str, Any] = {"messages": results, "calls": []}
     if turn.status in turns.ENDED:  # cancelled meanwhile: the history is complete, nothing more is asked (T3)
@@ -49,6 +55,20 @@ async def plan(services: Services, state: TurnState, config: RunnableConfig) -> 
         "calls": [],
         "ending": None if answer.calls else "completed",
     }
+
+
+async def _lost(services: Services, owned: Owned, calls: list[Item]) -> dict[str, Any]:
+    """A pipeline ended without a result: the node that its call stood at is not in this graph any more (G8).
+
+    The call is orphaned and the turn waits. Asked to migrate, its pipeline begins anew; it finds in the rows how far the
+    call is.
+    """
+    if owned.because == "migrate" or any(call.status in ("executing", "unknown") for call in calls):
+        return {"calls": [as_call(call) for call in calls]}
+    async with services.database.transaction("lost") as tx:
+        await items.orphan_open(tx, owned, because="The step that it waited in no longer exists in the graph.")
+    interrupt({"type": "orphaned", "calls": [str(call.item_id) for call in calls], "do": "Cancel or migrate the turn."})
+    return {"calls": [as_call(call) for call in calls]}
 
 
 async def _ask(services: Services, owned: Owned, history: list[AnyMessage], step: int) -> dict[str, Any]:

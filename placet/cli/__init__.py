@@ -9,11 +9,14 @@ Every command has `--json`; nothing but the answer goes to stdout. A failure is 
 `{"error": {code, message, …}}`; never a traceback.
 """
 
+import asyncio
+import logging
 import sys
 from typing import Annotated
 
 import typer
 
+from placet import logs
 from placet.cli import asking, db, decisions, effects, failures, output, policy, shop, turns, users, worker
 from placet.cli.demo import demo
 
@@ -62,12 +65,13 @@ def call(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter is no reason to fail
+    logs.configure(level=logging.ERROR)  # a command says itself what happens; `placet worker` logs
     as_json = failures.wants_json(arguments)
     try:
         code = app(args=arguments, prog_name="placet", standalone_mode=False)
     except typer.TyperException as error:
         return _usage(error, as_json=as_json)
-    except (typer.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt, asyncio.CancelledError):
         return failures.STOPPED
     except Exception as error:  # noqa: BLE001  # the last place where an error can become a sentence
         return failures.show(error, as_json=as_json)
@@ -85,5 +89,5 @@ def _usage(error: typer.TyperException, *, as_json: bool) -> int:
     if as_json:
         output.show_json({"error": {"code": "usage", "message": message}})
     else:
-        output.console(stderr=True).print(f"Error: {message}", soft_wrap=True)
+        output.say(f"Error: {message}", stderr=True)
     return failures.MISTYPED

@@ -81,41 +81,33 @@ async def _look(record: Record, asked: Approval) -> Aftermath:
 
 def show(after: Aftermath) -> None:
     """For people: one or two sentences."""
-    console = output.console()
     short = output.short(after.turn_id)
     match after.kind:
         case "executed":
             receipt = after.receipt or {}
             said = text.visible(f"{receipt.get('summary', 'Done.')} Receipt {receipt.get('external_id', '–')}.")
-            console.print(Text("Executed: ", style="green").append(said, "bold"), soft_wrap=True)
+            output.say(Text("Executed: ", style="green").append(said, "bold"))
         case "told":
-            console.print("The agent has been told, with your reason, and does not try again.")
+            output.say("The agent has been told, with your reason, and does not try again.")
         case "asked_again":
             assert after.asked_again is not None
-            console.print(
-                Text("Not executed: the world moved meanwhile, so exactly this call is asked again.", "yellow")
-            )
-            console.print(preview.differs(after.asked_again.difference or {}))
-            console.print(Text(f"  placet approve {output.short(after.asked_again.approval_id)}", style="bold"))
+            output.say("Not executed: the world moved meanwhile, so exactly this call is asked again.", "yellow")
+            output.console().print(preview.differs(after.asked_again.difference or {}))
+            output.say(f"  placet approve {output.short(after.asked_again.approval_id)}", "bold")
         case "failed":
             error = (after.result or {}).get("error", {})
-            console.print(Text("Not executed: ", style="red").append(text.visible(error.get("message", "it failed"))))
+            output.say(Text("Not executed: ", style="red").append(text.visible(error.get("message", "it failed"))))
         case "unknown":
-            console.print(
-                Text(
-                    "It was sent and nobody knows what became of it; it is not sent again on a guess. See: "
-                    f"placet turn show {short}",
-                    style="magenta",
-                )
-            )
+            output.say("It was sent and nobody knows what became of it; it is not sent again on a guess.", "magenta")
+            output.say(f"  placet turn show {short}", "bold")
         case "executing":
-            console.print(f"It is being executed. Follow it: placet events {short} --follow")
+            output.say(f"It is being executed. Follow it: placet events {short} --follow")
         case "orphaned":
-            console.print(f"The tool has changed since it was asked, so it cannot run: placet turn cancel {short}")
+            output.say(f"The tool has changed since it was asked, so it cannot run: placet turn cancel {short}")
         case "waits_for_more":
-            console.print("It runs when the others have approved too.")
+            output.say("It runs when the others have approved too.")
         case "nobody_works":
-            console.print(
+            output.say(
                 f"No worker has taken it up within {NOBODY:g} seconds. It is stored and will not be asked again: start one "
                 f"with `placet worker`, and see it with: placet events {short} --follow"
             )

@@ -1,7 +1,7 @@
 """`placet run`: ask for something. It is stored before anything else; then one watches, or works on it oneself."""
 
 import asyncio
-import logging
+import sys
 from typing import Annotated
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from placet.record.turns import Turn
 
 
 def ask(
-    message: Annotated[str, typer.Argument(help="What should be done, in words.")],
+    message: Annotated[str, typer.Argument(help="What should be done, in words; - reads it from stdin.")],
     thread: Annotated[str | None, typer.Option(help="Go on with this conversation.")] = None,
     as_user: As = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it pauses or ends.")] = True,
@@ -25,6 +25,8 @@ def ask(
     as_json: Json = False,
 ) -> None:
     """Ask for something. It is stored first; then a worker goes on with it, and you see how."""
+    if message == "-":
+        message = sys.stdin.buffer.read().decode(errors="surrogateescape")
     code = run(_ask(message, thread, as_user, wait=wait, here=here, as_json=as_json))
     if code:
         raise typer.Exit(code)
@@ -70,9 +72,6 @@ async def _watch(record: Record, turn: Turn, show: timeline.Show) -> Turn:
 
 async def _work_here(record: Record, turn: Turn, show: timeline.Show) -> Turn:
     """Run what is due on the turn's thread in this process."""
-    from placet import logs  # noqa: PLC0415
-
-    logs.configure(level=logging.WARNING)
     async with open_house(record.settings) as services:
         from placet.worker import Worker  # noqa: PLC0415
 
@@ -105,34 +104,28 @@ async def _rest(record: Record, turn: Turn, *, waited: bool, as_json: bool) -> i
     if as_json:
         output.show_json({"turn": turn, "approvals": [rows.approval(one) for one in pending]})
         return code
-    console = output.console()
     short = output.short(turn.turn_id)
     if turn.status == "completed":
-        console.print(output.cell(turn.output_text or "", "bold"), soft_wrap=True)
+        output.say("The agent's answer", "dim italic")
+        output.console().print(output.words_of(turn.output_text or ""))
     elif pending:
         for one in pending:
-            console.print(
-                Text("Waits for ")
-                .append(text.visible(one.duty), "yellow")
-                .append(f": {text.visible(one.preview['title'])}")
-            )
-            console.print(Text(f"  placet approve {output.short(one.approval_id)}", style="bold"))
+            output.say(Text("Waits for ").append(text.visible(f"{one.duty}: {one.preview['title']}"), "yellow"))
+            output.say(f"  placet approve {output.short(one.approval_id)}", "bold")
     elif turn.status == "created" and waited:
-        console.print(
+        output.say(
             f"Nobody has taken it up within {timeline.NOBODY:g} seconds. It is stored and will be done as soon as a worker "
             f"runs: start one with `placet worker`. Then see it with: placet events {short} --follow"
         )
     else:
-        console.print(
-            Text("The turn is ").append_text(output.status(turn.status)).append(f": placet turn show {short}")
-        )
+        output.say(Text("The turn is ").append_text(output.status(turn.status)).append(f": placet turn show {short}"))
         if turn.error:
-            console.print(output.cell(turn.error.get("message", ""), "red"))
+            output.say(turn.error.get("message", ""), "red")
     return code
 
 
 def _print(event: Event) -> None:
-    output.console().print(timeline.line(event), soft_wrap=True)
+    output.say(timeline.line(event))
 
 
 def _ignore(event: Event) -> None:

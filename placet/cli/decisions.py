@@ -67,11 +67,10 @@ async def _inbox(user: str | None, limit: int, *, as_json: bool) -> None:
             output.relative(one.expires_at - now),
             output.cell(f"{one.duty}{_may(who, one)}"),
         )
-    console = output.console()
     if not waiting:
-        console.print("Nothing waits for anybody.")
+        output.say("Nothing waits for anybody.")
         return
-    console.print(table)
+    output.show_table(table)
     output.note(
         f"Look at one and decide: placet approve {output.short(waiting[0].approval_id)}, or placet reject … --reason"
     )
@@ -202,7 +201,7 @@ def _late(asked: Approval, changes: dict[str, Any] | None, shown: str | None) ->
     if changes is None:
         return Decision(kind="approve", payload_hash=shown or asked.payload_hash.hex())
     arguments = _merged(asked, changes)
-    is_what_ran = arguments == asked.content["arguments"]
+    is_what_ran = arguments == _merged(asked, {})
     payload_hash = asked.payload_hash if is_what_ran else canonical.sha256(canonical.canonical(arguments))
     return Decision(kind="approve_with_changes", payload_hash=shown or payload_hash.hex(), arguments=arguments)
 

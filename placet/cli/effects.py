@@ -45,7 +45,10 @@ async def _list(status: str | None, turn: str | None, limit: int, *, as_json: bo
             output.relative(one.dispatched_at - now),
             str(one.attempts),
         )
-    output.console().print(table if found else "Nothing was sent.")
+    if found:
+        output.show_table(table)
+    else:
+        output.say("Nothing was sent.")
 
 
 @app.command()
@@ -70,7 +73,8 @@ async def _show(typed: str, *, as_json: bool) -> None:
         head.append_text(output.status(effect.status)).append(f"  turn {output.short(effect.turn_id)}", "dim")
     )
     by = f"approval {output.short(effect.approval_id)}" if effect.approval_id else "an automatic verdict"
-    console.print(f"  sent {output.at(effect.dispatched_at, now)}, {effect.attempts} times, allowed by {by}")
+    often = "once" if effect.attempts == 1 else f"{effect.attempts} times"
+    output.say(f"  sent {often}, {output.at(effect.dispatched_at, now)}, allowed by {by}")
     console.print(output.cell(f"  {_summary(effect)}", "bold"))
     for seen in effect.evidence:
         console.print(output.cell(f"  looked up at {seen.get('at', '')!s:.19}: {seen.get('said')}", "magenta"))

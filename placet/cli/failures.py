@@ -20,6 +20,7 @@ from placet.cli import output, text
 from placet.record.errors import PlacetError
 
 FAILED, MISTYPED, NOT_NOW, STOPPED = 1, 2, 3, 130
+WORDS = {"approve": "Approved", "approve_with_changes": "Approved with changes", "reject": "Rejected"}
 EXIT_CODES = (
     "Exit codes: 0 done (a turn that waits for people is done for now), 1 it failed, 2 what you typed cannot be used, "
     "3 not allowed, or no longer so: decided, expired, ended, changed, waiting for people. 130 stopped by Ctrl-C."
@@ -53,6 +54,9 @@ def explain(error: BaseException) -> Failure:
     if code := getattr(error, "code", None):  # errors of the rooms above the record carry one too
         faults = [fault.as_json() for fault in getattr(error, "errors", ()) if hasattr(fault, "as_json")]
         return Failure(str(code), str(error), {"errors": faults} if faults else {}, _of_room(error))
+    if isinstance(error, UnicodeError):
+        message = f"What was given is not text in UTF-8 ({error.reason if hasattr(error, 'reason') else error})."
+        return Failure("not_text", f"{message} Nothing was stored.", {}, MISTYPED)
     if isinstance(error, OSError):
         return _of_system(error)
     return Failure(
@@ -71,11 +75,10 @@ def show(error: BaseException, *, as_json: bool) -> int:
     if as_json:
         output.show_json(failure.as_json())
         return failure.exit_code
-    console = output.console(stderr=True)
-    lines = text.visible(failure.message, lines=True).split("\n")
-    console.print(Text("Error: ", style="bold red").append(lines[0], style="not bold default"), soft_wrap=True)
-    for line in [*lines[1:], *map(text.visible, _more(failure.details))]:
-        console.print(Text(line), soft_wrap=True)
+    message = text.visible(failure.message, lines=True)
+    output.say(Text("Error: ", style="bold red").append(message, style="not bold default"), stderr=True)
+    for line in _more(failure.details):
+        output.say(line, stderr=True)
     return failure.exit_code
 
 
@@ -86,7 +89,7 @@ def _more(details: dict[str, Any]) -> list[str]:
         if outcome.get("decided_at"):
             when = f"{outcome['decided_at']:.19}".replace("T", " ")
             why = f": {outcome['reason']}" if outcome.get("reason") else ""
-            lines.append(f"{outcome.get('decision')} by {outcome.get('decided_by')} at {when} UTC{why}")
+            lines.append(f"{WORDS.get(str(outcome.get('decision')))} by {outcome.get('decided_by')} at {when} UTC{why}")
         lines.append("Your decision was not recorded. `placet inbox` lists what waits now.")
     if "pending_hash" in details:
         lines.append(f"Pending now is {details['pending_hash']}.")

@@ -34,9 +34,16 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=wide, markup=False, emoji=False, highlight=False, soft_wrap=False)
 
 
+def say(sentence: str | Text, style: str = "", *, stderr: bool = False) -> None:
+    """A sentence; only a terminal has a width at which it breaks."""
+    shown = sentence if isinstance(sentence, Text) else Text(text.visible(sentence), style=style)
+    here = console(stderr=stderr)
+    here.print(shown, soft_wrap=not here.is_terminal)
+
+
 def note(sentence: str) -> None:
     """Say something beside the answer."""
-    console(stderr=True).print(Text(text.visible(sentence), style="dim"), soft_wrap=True)
+    say(sentence, "dim", stderr=True)
 
 
 def show_json(document: Any, *, line: bool = False) -> None:
@@ -64,6 +71,11 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
+
+
+def show_table(made: Table) -> None:
+    """Print a table, with nothing trailing behind its lines."""
+    console().print(Indented(made, 0))
 
 
 @dataclasses.dataclass(frozen=True)

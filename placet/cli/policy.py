@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from placet.cli import output, text
+from placet.cli import output, preview, text
 from placet.cli.opening import open_house, run
 from placet.cli.output import Indented, Json
 from placet.record.errors import InvalidInput
@@ -34,13 +34,8 @@ def check(file: File = None, as_json: Json = False) -> None:
     if as_json:
         output.show_json({"file": policy.source, "version": policy.version, "rules": counts})
         return
-    output.console().print(
-        Text("Right: ", style="green").append(
-            f"{sum(counts.values())} rules about {len(counts)} tools in {policy.source}, version {policy.short_version}.",
-            style="default",
-        ),
-        soft_wrap=True,
-    )
+    said = f"{sum(counts.values())} rules about {len(counts)} tools in {policy.source}, version {policy.short_version}."
+    output.say(Text("Right: ", style="green").append(said, style="default"))
 
 
 @app.command()
@@ -83,17 +78,15 @@ async def _explain(name: str, given: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         output.show_json({"tool": name, "arguments": given, "facts": assessed.facts_json, **explained.as_json()})
         return
-    console = output.console()
     verdict = explained.verdict
     style = {"auto": "bold green", "ask": "bold yellow", "deny": "bold red"}[verdict.kind]
     words = {"auto": "runs by itself", "ask": f"asks {verdict.duty}", "deny": "is denied"}[verdict.kind]
-    console.print(
-        Text(f"{text.visible(name)} {words}", style=style).append(f": {verdict.reason} ({verdict.rule})", "default")
-    )
+    why = text.visible(f": {verdict.reason} ({verdict.rule})")
+    output.say(Text(f"{text.visible(name)} {words}", style=style).append(why, "not bold default"))
     if verdict.policy_error:
-        console.print(output.cell(f"Policy error: {verdict.policy_error}", "red"))
-    facts_line = ", ".join(f"{key} = {json.dumps(value)}" for key, value in assessed.facts_json.items())
-    console.print(Text("The facts: ", style="bold").append(text.visible(facts_line) or "none", style="not bold"))
+        output.say(f"Policy error: {verdict.policy_error}", "red")
+    known = preview.facts(assessed.facts_json)
+    output.say(Text("The facts: ", style="bold").append(text.visible(known) or "none", style="not bold"))
     table = output.table("rule", "part", "said", "condition", "saw")
     for look in explained.looks:
         saw = ", ".join(f"{key} = {json.dumps(value)}" for key, value in look.looked_at.items())
@@ -104,7 +97,7 @@ async def _explain(name: str, given: dict[str, Any], *, as_json: bool) -> None:
             output.cell(" ".join(look.condition.split())),
             output.cell(look.problem or (saw if len(saw) <= 200 else saw[:200] + "…"), "dim"),
         )
-    console.print(table)
+    output.show_table(table)
 
 
 def _read(file: Path | None) -> "Policy":

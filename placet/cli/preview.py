@@ -168,6 +168,11 @@ def _listed(these: list[Any], others: list[Any]) -> str:
     return f"{len(these)} of them" + (f"; only here: {', '.join(only[:20])}{more}" if only else "")
 
 
+def facts(known: Mapping[str, Any]) -> str:
+    """Facts in one line, totals as money."""
+    return ", ".join(f"{name} = {_amount(name, value, known)}" for name, value in known.items())
+
+
 def _amount(name: str, value: Any, beside: Mapping[str, Any]) -> str:
     """Minor units as money, where a currency stands beside them."""
     if amounts.is_money(value):

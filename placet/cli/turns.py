@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from placet.cli import output, rows, text, timeline
@@ -48,7 +49,10 @@ async def _list(status: str | None, limit: int, *, as_json: bool) -> None:
             output.cell(turn.message[:60] + ("…" if len(turn.message) > 60 else "")),
             output.relative(turn.updated_at - now),
         )
-    output.console().print(table if found else "No turns here yet. Ask for something: placet run MESSAGE")
+    if found:
+        output.show_table(table)
+    else:
+        output.say("No turns here yet. Ask for something: placet run MESSAGE")
 
 
 @app.command()
@@ -81,7 +85,7 @@ async def _show(typed: str, *, as_json: bool) -> None:
     console.print(_head(turn, now))
     console.print(_where(turn, calls, asked, now))
     if calls:
-        console.print(_calls(calls, asked))
+        output.show_table(_calls(calls, asked))
     for one in sent:
         console.print(_effect(one))
     if turn.output_text:
@@ -98,7 +102,7 @@ def _head(turn: Turn, now: datetime) -> RenderableType:
     return Group(head, output.words_of(turn.message), who)
 
 
-def _calls(calls: list[Item], asked: list[Approval]) -> RenderableType:
+def _calls(calls: list[Item], asked: list[Approval]) -> Table:
     table = output.table("step", "call", "status", "verdict", "decided by", "took", right=["step"])
     by_item = {one.item_id: one for one in asked}
     for call in calls:
@@ -161,7 +165,7 @@ async def _cancel(typed: str, reason: str | None, user: str | None, *, as_json: 
     if as_json:
         output.show_json({"turn": turn})
         return
-    output.console().print(
+    output.say(
         f"Turn {output.short(turn.turn_id)} is cancelled; it never runs again. What was sent before is still looked up: "
         f"placet turn show {output.short(turn.turn_id)}"
     )
@@ -181,12 +185,11 @@ async def _events(typed: str, after: int, *, follow: bool, as_json: bool) -> Non
     async with open_record() as record:
         async with record.database.read() as tx:
             turn = await turns.get(tx, record.tenant, await record.find(tx, "turn", typed))
-        console = output.console()
 
         def show(event: Event) -> None:
             if as_json:
                 output.show_json(event, line=True)
             else:
-                console.print(timeline.line(event), soft_wrap=True)
+                output.say(timeline.line(event))
 
         await timeline.show_all(record, turn, show, after=after, follow=follow)

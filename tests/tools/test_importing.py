@@ -230,7 +230,12 @@ async def test_another_file_with_known_invoices_does_not_count_them_twice(shop: 
     await put(shop, file, line("536365"), line("C1", quantity=-1), line("C2", quantity=-1))
 
     report = await put(
-        shop, file, line("536365"), line("C1", quantity=-1), line("C2", quantity=-5), line("C3", quantity=-2)
+        shop,
+        file,
+        line("536365", customer="somebody else"),
+        line("C1", quantity=-1),
+        line("C2", quantity=-5),
+        line("C3", quantity=-2),
     )
     found = await search(shop, refunds_due=True)
 
@@ -238,7 +243,7 @@ async def test_another_file_with_known_invoices_does_not_count_them_twice(shop: 
     assert report.kinds["cancellation"] == 1
     assert sum(report.kinds.values()) == report.lines == 4
     assert report.differing == ["C2"]
-    assert (report.orders, report.refunds_due) == (1, 1)
+    assert (report.customers, report.orders, report.refunds_due) == (0, 1, 1)
     assert {row["order_id"]: row["refund"]["minor"] for row in found["rows"]} == {"C1": 255, "C2": 255, "C3": 510}
 
 

@@ -95,12 +95,13 @@ class TestFacts:
         assert facts.stated_total_differs
 
     async def test_another_tenants_refund_is_unknown(self, tool: RefundPayments, shop: Shop, make_due: MakeDue) -> None:
-        """An id of another shop is an id that nobody knows."""
-        ids = await make_due(1000, of=Shop(shop.database, "other"))
+        """An id of another shop is an id that nobody knows; a batch of the same name is another batch."""
+        theirs = await make_due(1000, batch="A", of=Shop(shop.database, "other"))
+        ours = await make_due(1000, batch="A")
 
-        facts = await tool.facts(of(ids))
+        facts = await tool.facts(of(theirs + ours))
 
-        assert (facts.count, facts.not_due, facts.due_in_batches) == (0, 1, 0)
+        assert (facts.count, facts.not_due, facts.due_in_batches) == (1, 1, 1)
 
 
 class TestPreview:
@@ -204,6 +205,22 @@ class TestExecute:
         assert await tool.execute(of(ids), "op") == first
         assert (await tool.observe(of(ids), "op")).receipt == first
         assert await shop.gateway.sent(ids) == dict.fromkeys(ids, 1)
+
+    async def test_e2_an_operation_never_grows(self, tool: RefundPayments, shop: Shop, make_due: MakeDue) -> None:
+        """An id that becomes due after the batch was sent is not sent by the same operation later."""
+        ids = await make_due(1000)
+        first = await tool.execute(of([*ids, "R-2"]), "op")
+        assert await make_due(2500) == ["R-2"]
+
+        second = await tool.execute(of([*ids, "R-2"]), "op")
+
+        assert [(line.status, line.reason) for line in first.lines[1:]] == [
+            ("refused", "no refund of this id is known")
+        ]
+        assert [(line.status, line.reason) for line in second.lines[1:]] == [
+            ("refused", "became due after the batch had been sent")
+        ]
+        assert await shop.gateway.sent([*ids, "R-2"]) == {ids[0]: 1, "R-2": 0}
 
     async def test_e5_a_lost_answer_is_settled_by_looking(
         self, tool: RefundPayments, shop: Shop, make_due: MakeDue

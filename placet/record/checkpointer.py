@@ -24,7 +24,6 @@ from placet.record.errors import StaleEpoch
 from placet.record.events import STALE
 from placet.record.runs import Owned
 
-
 _LAST = "_last_v6_timestamp"  # where langgraph's uuid6 keeps the time that the next id has to be behind
 
 

@@ -16,7 +16,7 @@ help:  ## say what there is
 
 setup: .venv/synced  ## bring what is missing; leaves .venv/bin/placet
 	@.venv/bin/python -c 1 2>/dev/null && [ "$$(cat .venv/synced)" = "$$PWD" ] || \
-	    { rm -rf .venv; $(MAKE) .venv/synced; }
+	    { rm -rf .venv; $(MAKE) --no-print-directory .venv/synced; }
 
 demo: setup  ## the main job, shown (ARGS="--crash", "--drift", "--seed-only", "--decision reject")
 	@.venv/bin/placet demo $(ARGS)

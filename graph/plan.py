@@ -65,7 +65,7 @@ async def _lost(services: Services, owned: Owned, calls: list[Item]) -> dict[str
     """
     if owned.because == "migrate" or any(call.status in ("executing", "unknown") for call in calls):
         return {"calls": [as_call(call) for call in calls]}
-    async with services.database.transaction("lost") as tx:
+    async with services.database.transaction("orphan_lost") as tx:
         await items.orphan_open(tx, owned, because="The step that it waited in no longer exists in the graph.")
     interrupt({"type": "orphaned", "calls": [str(call.item_id) for call in calls], "do": "Cancel or migrate the turn."})
     return {"calls": [as_call(call) for call in calls]}

@@ -99,8 +99,9 @@ class Database:
     async def transaction(self, name: str = "") -> AsyncIterator[Transaction]:
         """`async with database.transaction("ask") as tx:` commits at the end, rolls back on an exception.
 
-        Those on the way of a call are named: a test can stop the process before and after their commit.
+        Those on the way of a call are named: a test can stop the process before them, and before and after their commit.
         """
+        await reach(f"{name}:begin")
         async with self.pool.connection() as connection:
             async with connection.transaction():
                 yield Transaction(connection)

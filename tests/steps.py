@@ -23,9 +23,9 @@ from graph import Graph, protocol
 from graph.advance import _run, advance
 from graph.deciding import decide, prepare_edit
 from graph.services import Services
-from placet import crashpoints, logs
-from placet.house import furnish, read_policy
-from placet.record import approvals, effects, events, items, people, runs, turns
+from placet import logs
+from placet.house import furnish
+from placet.record import approvals, crashpoints, effects, events, items, people, runs, turns
 from placet.record.approvals import Approval
 from placet.record.checkpointer import FencedSaver, config_of
 from placet.record.database import Database
@@ -37,6 +37,7 @@ from placet.record.items import Item
 from placet.record.people import User
 from placet.record.runs import Owned
 from placet.record.turns import Turn
+from placet.rules import read_policy
 from placet.settings import Settings
 from placet.worker import Worker
 from tests.outside import RULES, World

@@ -21,6 +21,12 @@ T = TypeVar("T")
 Params = Mapping[str, Any]
 IDLE = 5.0  # seconds after which a pooled connection is checked
 SEARCH_PATH = "-c search_path=placet,public"  # ours and the checkpointer's tables; a tool's own schema is qualified
+# A process that is stopped in the middle of a transaction, or whose machine is gone, would keep its locks: the thread could
+# not be taken up (O3), and nobody of the tenant could append to the audit chain. After this time the server ends it.
+LIVENESS = (
+    "-c idle_in_transaction_session_timeout=15s"
+    " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class Database:
             open=False,
             check=self._check,
             reset=self._returned,
-            kwargs={"autocommit": True, "row_factory": dict_row, "options": SEARCH_PATH},
+            kwargs={"autocommit": True, "row_factory": dict_row, "options": f"{SEARCH_PATH} {LIVENESS}"},
         )
 
     async def _returned(self, connection: AsyncConnection[Any]) -> None:

@@ -87,7 +87,7 @@ class House:
             if rules is not None:
                 settings = settings.model_copy(update={"rules": _write(rules, cast("Path", settings.rules).parent)})
             policy = read_policy(settings, registry)
-        services = replace(services, model=model or services.model, registry=registry, policy=policy, _in_flight=set())
+        services = replace(services, model=model or services.model, registry=registry, policy=policy, _in_flight={})
         return replace(self, services=services, worker=Worker(services))
 
     # What people and clients do
@@ -159,7 +159,7 @@ class House:
         graph = self.worker.graph.copy(update={"checkpointer": FencedSaver(self.database, owned)})
         with pytest.raises(crashpoints.Crashed):  # as `advance`, which would end the turn as failed
             await _run(self.services, graph, owned, cast("RunnableConfig", config_of(owned)), None)
-        await self.services.settled()
+        await self.services.settled(owned)
         await self.rows("update threads set lease_until = clock() - interval '1 second' returning thread_id")
 
     # What the rows say
@@ -179,7 +179,7 @@ class House:
             order = {
                 item.item_id: n
                 for t in {w.turn_id for w in waiting}
-                for n, item in enumerate(await items.of_turn(tx, t))
+                for n, item in enumerate(await items.of_turn(tx, TENANT, t))
             }
         return sorted(waiting, key=lambda approval: order[approval.item_id])
 

@@ -9,7 +9,7 @@ PYTHON ?=
 LOCKED := pyproject.toml uv.lock $(wildcard .python-version)
 FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help setup demo test check clean
+.PHONY: help setup demo test check notebooks clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
@@ -29,6 +29,10 @@ check: setup  ## style, types, and who may import whom
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+notebooks: setup  ## run the notebooks and keep what they print
+	@.venv/bin/placet db start
+	@.venv/bin/jupyter-execute --inplace notebooks/*.ipynb
 
 clean:  ## remove what `make` brought and what the tools left; never data
 	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

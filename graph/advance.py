@@ -12,18 +12,27 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 from psycopg_pool import PoolTimeout
 
-from graph import Graph
+from graph import Graph, protocol
+from graph.orphans import orphan
 from graph.said import said
 from graph.services import Services
 from graph.state import Ending, first_state
 from graph.versions import StateVersionMismatch, bring_up_to_date
 from placet.record import items, runs, turns
+from placet.record.canonical import NotPlain, check_plain
 from placet.record.checkpointer import FencedSaver, config_of
-from placet.record.errors import PlacetError
+from placet.record.decisions import InvalidDecision
+from placet.record.errors import Conflict, PlacetError
 from placet.record.runs import Owned
 
 log = structlog.get_logger()
 Resume = Command[Any]
+
+
+class NothingLeads(Conflict):
+    """The checkpoint waits at a step that this graph does not have, and there is no call to show for it (G8)."""
+
+    code = "nothing_leads"
 
 
 async def advance(
@@ -31,10 +40,29 @@ async def advance(
 ) -> turns.Status:
     """Run the claimed turn on; returns the status in which it was left.
 
-    `resume` is a client's `Command`, whose values are handed to `decide` as `acting`, an authenticated user id. Raises
-    `StaleEpoch` when the thread was lost on the way: its new owner goes on. A database that is away is raised too: the
-    lease lapses, and the run is taken up again.
+    `resume` is a client's `Command`, whose values are handed to `decide` as `acting`, an authenticated user id. One that
+    is not plain JSON could not be stored and would end the turn: the run goes on without it, then `InvalidDecision` is
+    raised (A6). Raises `StaleEpoch` when the thread was lost on the way: its new owner goes on. A database that is away
+    is raised too: the lease lapses, and the run is taken up again.
     """
+    unusable = _unusable(resume)
+    status = await _advance(services, graph, owned, None if unusable else resume, acting)
+    if unusable is not None:
+        raise InvalidDecision(f"The answer cannot be used: {unusable}.")
+    return status
+
+
+def _unusable(resume: Resume | None) -> str | None:
+    try:
+        check_plain(resume.resume if resume is not None else None)
+    except NotPlain as error:
+        return str(error)
+    return None
+
+
+async def _advance(
+    services: Services, graph: Graph, owned: Owned, resume: Resume | None, acting: str | None
+) -> turns.Status:
     saver = FencedSaver(services.database, owned)
     bound = graph.copy(update={"checkpointer": saver})
     more = {"langgraph_auth_user_id": acting} if acting else {}
@@ -51,7 +79,7 @@ async def advance(
     except Exception as error:
         if runs.is_stale(error):
             raise
-        await services.settled()
+        await services.settled(owned)
         log.exception("turn_failed", turn_id=str(owned.turn_id), epoch=owned.epoch)
         own = getattr(error, "code", None)
         problem = {
@@ -59,8 +87,10 @@ async def advance(
             "message": str(error) if isinstance(error, PlacetError) else said(error, 2000),
             "retryable": True,
         }
+        leftover = protocol.failed("turn_ended", "The turn broke off before this call ran.", retryable=False)
         async with services.database.transaction("fail") as tx:
-            status = await turns.settle(tx, owned, ending="failed", error=problem)
+            await turns.start(tx, owned)  # a turn that its run could not even load ends by the same way
+            status = await turns.settle(tx, owned, ending="failed", error=problem, leftover=leftover)
     return status
 
 
@@ -79,12 +109,12 @@ async def _run(
     if begun and not before.next and _is_reopened(owned, before.values["ending"]):
         await graph.aupdate_state(config, {"ending": None, "error": None}, as_node="call")  # plan is next
     await graph.ainvoke(resume if begun else first_state(turn), config, durability="sync")
-    await services.settled()
+    await services.settled(owned)
     after = await graph.aget_state(config)
     ending = after.values["ending"] if not after.next else None
+    if not after.next and ending is None:
+        await _orphaned(services, owned)
     async with services.database.transaction("settle") as tx:
-        if not after.next and ending is None:  # what it stood at is not in this graph
-            await items.orphan_open(tx, owned, because="The step that it waited in no longer exists in the graph.")
         return await turns.settle(
             tx,
             owned,
@@ -95,5 +125,21 @@ async def _run(
 
 
 def _is_reopened(owned: Owned, ending: Ending | None) -> bool:
-    """A person retries a failed turn, or brings an orphaned call to the graph as it is now."""
-    return (owned.because, ending) in (("retry", "failed"), ("migrate", None))
+    """A person retries a failed turn, or has seen to a call that this graph does not lead to."""
+    if ending is None:
+        return owned.because == "migrate" or owned.because.startswith("resolved:")
+    return (owned.because, ending) == ("retry", "failed")
+
+
+async def _orphaned(services: Services, owned: Owned) -> None:
+    """The graph has no node for what comes next, and no end was reached: another graph wrote this checkpoint (G8)."""
+    async with services.database.read() as tx:
+        turn = await turns.get(tx, owned.tenant_id, owned.turn_id)
+        left = [item for item in await items.of_turn(tx, owned.tenant_id, owned.turn_id) if item.result is None]
+    if turn.status in turns.ENDED:
+        return
+    if not left:
+        raise NothingLeads(
+            "The checkpoint waits at a step that this graph does not have; run the version that wrote it."
+        )
+    await orphan(services, owned, left)

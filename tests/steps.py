@@ -72,7 +72,7 @@ class House:
 
     async def items(self, turn: Turn) -> list[Item]:
         async with self.database.read() as tx:
-            return await items.of_turn(tx, turn.turn_id)
+            return await items.of_turn(tx, turn.tenant_id, turn.turn_id)
 
     async def pending(self, turn: Turn | None = None) -> list[Approval]:
         async with self.database.read() as tx:

@@ -62,7 +62,7 @@ async def watch(record: Record, asked: Approval, decided: Decided) -> Aftermath:
 
 async def _look(record: Record, asked: Approval) -> Aftermath:
     async with record.database.read() as tx:
-        item = await items.get(tx, asked.item_id)
+        item = await items.get(tx, record.tenant, asked.turn_id, asked.item_id)
         latest = await approvals.latest(tx, record.tenant, asked.item_id)
         effect = await effects.of_item(tx, record.tenant, asked.item_id)
     receipt = effect.receipt if effect else None

@@ -67,7 +67,7 @@ def show(
 async def _show(typed: str, *, as_json: bool) -> None:
     async with open_record() as record, record.database.read() as tx:
         turn = await turns.get(tx, record.tenant, await record.find(tx, "turn", typed))
-        calls = await items.of_turn(tx, turn.turn_id)
+        calls = await items.of_turn(tx, turn.tenant_id, turn.turn_id)
         asked = [found for call in calls if (found := await approvals.latest(tx, record.tenant, call.item_id))]
         sent = await effects.recent(tx, record.tenant, turn_id=turn.turn_id)
         now = await lookup.now(tx)

@@ -247,11 +247,14 @@ async def settle(
     ending: Literal["completed", "failed", "exhausted"] | None,
     output_text: str | None = None,
     error: dict[str, Any] | None = None,
+    leftover: dict[str, Any] | None = None,
 ) -> Status:
     """End the run: the turn waits, or has ended, and the thread is free, in one transaction.
 
     `ending` is what the graph reached; None when it paused. What it waits for is read from the rows: an effect that
     people must settle stands before an approval (section 3 of the promises). A turn that was cancelled stays cancelled.
+    `leftover` is the result of calls that have none when the turn breaks off (G5): nobody is asked about them any more,
+    and a closing run looks after what was sent.
     """
     await runs.fence(tx, owned)
     now = await tx.fetch_one(
@@ -259,6 +262,7 @@ async def settle(
         """
         select u.status,
                exists (select 1 from effects e where e.turn_id = u.turn_id and e.status = 'unknown') as unknown,
+               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status in ('dispatched', 'unknown')) as open,
                exists (select 1 from approvals a where a.turn_id = u.turn_id and a.status = 'pending')
                or exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned') as pending
           from turns u where u.turn_id = %(turn)s for no key update
@@ -287,6 +291,10 @@ async def settle(
                 "ended": status in ENDED,
             },
         )
+        if leftover is not None:
+            await _close_calls(tx, owned.thread_id, owned.turn_id, "failed", leftover, because="the turn broke off")
+            if now.open:
+                await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="closing")
         await _tell(tx, owned, status, output_text, error)
         if ending is None and not now.pending and not now.unknown:
             await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="parked")
@@ -357,6 +365,7 @@ def _check_may_steer(user: people.User, turn: Turn) -> None:
 class _Now:
     status: Status
     unknown: bool
+    open: bool
     pending: bool
 
 
@@ -407,35 +416,7 @@ async def cancel(
     if not changed:
         ended = await get(tx, user.tenant_id, turn_id)
         raise TurnEnded(f"The turn is {ended.status} since {ended.ended_at:%Y-%m-%d %H:%M} UTC.", status=ended.status)
-    closed = await tx.fetch_dicts(
-        """
-        update approvals a set status = 'cancelled', closed_at = clock(), closed_because = 'turn cancelled'
-         where turn_id = %(turn)s
-           and (status = 'pending'
-                or status = 'approved'
-                   and not exists (select 1 from effects e where e.approval_id = a.approval_id and e.status <> 'absent'))
-        returning approval_id, item_id
-        """,
-        {"turn": turn_id},
-    )
-    await tx.execute(
-        """
-        update plan_items i
-           set status = 'cancelled', result = %(result)s, finished_at = clock()
-         where turn_id = %(turn)s and result is null
-           and not exists (select 1 from effects e where e.item_id = i.item_id and e.status <> 'absent')
-        """,
-        {"turn": turn_id, "result": Jsonb(result)},
-    )
-    for approval in closed:
-        await events.append(
-            tx,
-            turn.thread_id,
-            "approval_closed",
-            {"approval_id": str(approval["approval_id"]), "status": "cancelled"},
-            turn_id=turn_id,
-            item_id=approval["item_id"],
-        )
+    closed = await _close_calls(tx, turn.thread_id, turn_id, "cancelled", result, because="the turn was cancelled")
     await events.append(tx, turn.thread_id, "turn_cancelled", {"by": user.user_id, "reason": reason}, turn_id=turn_id)
     await runs.make_due(tx, user.tenant_id, turn.thread_id, turn_id, because="cancel")
     await audit.append(
@@ -444,6 +425,48 @@ async def cancel(
         actor=user.user_id,
         action="cancelled",
         subject=f"turn:{turn_id}",
-        body={"reason": reason, "approvals": [str(approval["approval_id"]) for approval in closed]},
+        body={"reason": reason, "approvals": closed},
     )
     return await get(tx, user.tenant_id, turn_id)
+
+
+async def _close_calls(
+    tx: Transaction,
+    thread_id: UUID,
+    turn_id: UUID,
+    status: Literal["cancelled", "failed"],
+    result: dict[str, Any],
+    *,
+    because: str,
+) -> list[str]:
+    """Calls that were not sent end with `result`, and what was asked about them is closed; ids of those approvals."""
+    closed = await tx.fetch_dicts(
+        """
+        update approvals a set status = 'cancelled', closed_at = clock(), closed_because = %(because)s
+         where turn_id = %(turn)s
+           and (status = 'pending'
+                or status = 'approved'
+                   and not exists (select 1 from effects e where e.approval_id = a.approval_id and e.status <> 'absent'))
+        returning approval_id, item_id
+        """,
+        {"turn": turn_id, "because": because},
+    )
+    await tx.execute(
+        """
+        update plan_items i
+           set status = %(status)s, result = %(result)s, finished_at = clock()
+         where turn_id = %(turn)s and result is null
+           and not exists (select 1 from effects e where e.item_id = i.item_id and e.status <> 'absent')
+        """,
+        {"turn": turn_id, "status": status, "result": Jsonb(result)},
+    )
+    for approval in closed:
+        await events.append(
+            tx,
+            thread_id,
+            "approval_closed",
+            {"approval_id": str(approval["approval_id"]), "status": "cancelled", "because": because},
+            turn_id=turn_id,
+            item_id=approval["item_id"],
+        )
+    return [str(approval["approval_id"]) for approval in closed]

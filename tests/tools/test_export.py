@@ -215,6 +215,7 @@ def test_a_missing_column_is_named(file: Path, missing: str) -> None:
         (b"\x00\x01\x02\xff", "a.csv", MissingColumn, "expected a header"),
         (HEADER.replace("Country", "Invoice No").encode(), "a.csv", MissingColumn, "invoiceno twice"),
     ],
+    ids=["empty", "empty-gz", "nothing-packed", "not-gzip", "cut-off", "utf-16", "text", "blank", "bytes", "twice"],
 )
 def test_a_file_that_is_no_export_is_refused_with_the_reason(
     tmp_path: Path, content: bytes, name: str, error: type[ImportProblem], says: str
@@ -282,7 +283,7 @@ def test_memory_does_not_grow_with_the_file(file: Path) -> None:
 
 
 garbage = st.binary(max_size=60).map(lambda raw: raw.replace(b"\n", b"") + b"\n")
-fields = st.text(st.characters(codec="utf-8"), max_size=12)
+fields = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -312,10 +313,8 @@ def test_text_comes_back_as_it_stood(file: Path, texts: list[tuple[str, str, str
 
     assert len(got) == len(texts)
     for line, (code, description, customer) in zip(got, texts, strict=True):
-        if "\0" in code + description + customer:
-            assert line.kind == "broken"
-        else:
-            assert (line.code, line.description) == (code.strip(), description)
+        assert (line.code, line.description) == (code.strip(), description)
+        assert line.customer in (customer.strip(), customer.strip().removesuffix(".0"), None)
 
 
 def quoted(text: str) -> str:

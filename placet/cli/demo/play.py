@@ -265,7 +265,7 @@ class Play:
 
     async def _items(self, turn: Turn) -> list[Item]:
         async with self.record.database.read() as tx:
-            return await items.of_turn(tx, turn.turn_id)
+            return await items.of_turn(tx, turn.tenant_id, turn.turn_id)
 
     async def _effects(self, turn: Turn) -> list[Effect]:
         async with self.record.database.read() as tx:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from placet.cli import output
@@ -64,10 +63,10 @@ def show_status(as_json: Json = False) -> None:
     if as_json:
         output.show_json(seen)
         return
-    table = Table.grid(padding=(0, 1))
     for name, value in _lines(seen):
-        table.add_row(Text(f"{name}:", style="bold"), output.cell(value, "green" if value == "running" else ""))
-    output.show_table(table)
+        output.say(
+            Text(f"{name}: ", style="bold").append_text(output.cell(value, "green" if value == "running" else ""))
+        )
 
 
 def _lines(seen: Status) -> list[tuple[str, str]]:

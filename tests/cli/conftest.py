@@ -146,7 +146,9 @@ def paused_template(server: Server, template: str) -> str:
         if not connection.execute("select 1 from pg_database where datname = %s", [name]).fetchone():
             _create(connection, f"{name}_new", template)
             asyncio.run(_ask(server.url(APP, f"{name}_new")))
-            connection.execute(f"alter database {name}_new rename to {name}")
+            connection.execute(
+                sql.SQL("alter database {} rename to {}").format(sql.Identifier(f"{name}_new"), sql.Identifier(name))
+            )
     return name
 
 

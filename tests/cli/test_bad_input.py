@@ -54,20 +54,22 @@ def test_a5_who_is_unknown_or_may_not_ask_is_told_how_that_changes(placet: Place
     assert "placet users add bob" in placet("run", "hello", "--as", "bob").err
 
 
-def test_p7_a_rules_file_with_a_typo_stops_the_start_with_line_and_suggestion(process: Placet, tmp_path: Path) -> None:
+def test_p7_a_rules_file_with_a_typo_stops_the_start_with_line_and_suggestion(
+    placet: Placet, process: Placet, tmp_path: Path
+) -> None:
     """A worker process refuses to start, nothing is claimed; `policy check` says the same without a database."""
     rules = tmp_path / "rules.toml"
     text = (Path(__file__).parents[2] / "policies" / "rules.toml").read_text()
     rules.write_text(text.replace("facts.total > 100000", "facts.totl > 100000"))
     line = next(number for number, one in enumerate(rules.read_text().splitlines(), 1) if "facts.totl" in one)
 
-    for shown in (process("worker", PLACET_RULES=str(rules)), process("policy", "check", rules)):
+    for shown in (process("worker", PLACET_RULES=str(rules)), placet("policy", "check", rules)):
         assert shown.code == 1
         assert f"{rules}:{line}:" in shown.err
         assert "Did you mean" in shown.err
         assert "facts.total" in shown.err
         assert "Traceback" not in shown.err
-    assert process("policy", "check", rules, "--json").error["errors"][0]["line"] == line
+    assert placet("policy", "check", rules, "--json").error["errors"][0]["line"] == line
 
 
 def test_a_database_that_is_down_is_waited_for_and_then_given_up(process: Placet) -> None:

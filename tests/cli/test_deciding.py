@@ -274,7 +274,8 @@ def test_i6_a_hostile_agent_and_a_hostile_customer_stay_in_their_place(
     async def ask(opened: House) -> Turn:
         async with opened.database.transaction() as tx:
             await tx.execute("update shop.customers set name = %(name)s", {"name": "\u202eAda [red]4[/red]"})
-        return await opened.run(REQUEST + "\u202e")
+        await opened.ask("\u202e" + REQUEST)
+        return await opened.run(REQUEST)
 
     turn = house(ask)
     [waiting] = placet("turn", "show", turn.turn_id, "--json").json["approvals"]

@@ -1,6 +1,7 @@
 """Looking at turns, effects, events and people: what is printed, for whom, and which row an id means."""
 
 import json
+import re
 from collections.abc import Callable
 from uuid import UUID
 
@@ -65,7 +66,7 @@ def test_i1_the_inbox_says_what_for_whom_and_how_long(placet: Placet, paused: Ap
 
     assert "Refund 38 payments: 4,120.00 EUR" in marta
     assert "! irreversible" in marta
-    assert "in 24 h" in marta or "in 23 h 59 min" in marta
+    assert re.search(r"in 2[34] h", marta)
     assert "finance (you may)" in marta
     assert "finance (your own request)" in ana
     [listed] = placet("inbox", "--json").json["approvals"]
@@ -147,10 +148,7 @@ def test_e3_an_effect_is_shown_with_its_receipt_line_by_line(
 
 def test_p7_rules_are_read_as_sentences_and_tried_on_one_call(placet: Placet, paused: Approval) -> None:
     """`show` prints them, `check` proves them, `explain` says what they say of a call and which facts they saw."""
-    assert (
-        "Otherwise, if `facts.total > 100000`, finance decides (refund-large)"
-        in placet("policy", "show", COLUMNS="200").out
-    )
+    assert "Otherwise, if `facts.total > 100000`, finance decides (refund-large)" in placet("policy", "show").out
     assert placet("policy", "check", "--json").json["rules"]["refund_payments"] > 1
     ids = json.dumps({"refund_due_ids": paused.content["arguments"]["refund_due_ids"]})
     asks = placet("policy", "explain", "refund_payments", ids, "--json").json

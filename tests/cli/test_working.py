@@ -77,14 +77,14 @@ def test_o4_a_worker_ends_when_it_is_told_to(environment: dict[str, str]) -> Non
 
 
 def test_a10_a_rejection_tells_the_agent_and_the_reviewer(
-    process: Placet, paused: Approval, worker: "subprocess.Popen[bytes]"
+    placet: Placet, process: Placet, paused: Approval, worker: "subprocess.Popen[bytes]"
 ) -> None:
     """The reason arrives; nothing is paid."""
     decided = process("reject", paused.approval_id, "--as", "marta", "--reason", "paid by hand", "--json")
 
     assert decided.json["decision"]["status"] == "rejected"
     assert decided.json["next"]["kind"] in ("told", "nobody_works")  # a slow machine may not have come to it
-    process("events", paused.turn_id, "--follow")
-    [_, item] = process("turn", "show", paused.turn_id, "--json").json["items"]
+    placet("events", paused.turn_id, "--follow")
+    [_, item] = placet("turn", "show", paused.turn_id, "--json").json["items"]
     assert (item["status"], item["result"]["reason"]) == ("rejected", "paid by hand")
-    assert process("effects", "list", "--json").json == {"effects": []}
+    assert placet("effects", "list", "--json").json == {"effects": []}

@@ -19,7 +19,9 @@ def default_home() -> Path:
 class Settings(BaseSettings):
     """One instance per process, frozen; tests build their own."""
 
-    model_config = SettingsConfigDict(env_prefix="PLACET_", frozen=True, extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PLACET_", env_ignore_empty=True, frozen=True, extra="ignore", populate_by_name=True
+    )
 
     # Where things are
     home: Path = Field(default_factory=default_home)  # embedded database, keys; one folder to back up

@@ -7,7 +7,7 @@ other = house.elsewhere()                                         # another proc
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ from graph.advance import _run, advance
 from graph.deciding import decide, prepare_edit
 from graph.services import Services
 from placet import logs
-from placet.house import furnish
+from placet.house import furnish, read_policy
 from placet.record import approvals, crashpoints, effects, events, items, people, runs, turns
 from placet.record.approvals import Approval
 from placet.record.checkpointer import FencedSaver, config_of
@@ -37,7 +37,6 @@ from placet.record.items import Item
 from placet.record.people import User
 from placet.record.runs import Owned
 from placet.record.turns import Turn
-from placet.rules import read_policy
 from placet.settings import Settings
 from placet.worker import Worker
 from tests.outside import RULES, World
@@ -155,12 +154,22 @@ class House:
         """A worker claims the turn, gets as far as the crash point, and is gone; its lease has lapsed."""
         owned = await self.worker.claim(turn.thread_id)
         assert owned is not None
-        crashpoints.arm(point, "raise")
+        crashpoints.arm(point, "die")
         graph = self.worker.graph.copy(update={"checkpointer": FencedSaver(self.database, owned)})
-        with pytest.raises(crashpoints.Crashed):  # as `advance`, which would end the turn as failed
+        with pytest.raises(crashpoints.Died):
             await _run(self.services, graph, owned, cast("RunnableConfig", config_of(owned)), None)
         await self.services.settled(owned)
         await self.rows("update threads set lease_until = clock() - interval '1 second' returning thread_id")
+
+    def before_dispatch(self, monkeypatch: pytest.MonkeyPatch, hook: Callable[[], Awaitable[Any]]) -> None:
+        """Let something happen after the last check and before the effect row is written."""
+        dispatch = effects.dispatch
+
+        async def later(*args: Any, **more: Any) -> effects.Dispatched:
+            await hook()
+            return await dispatch(*args, **more)
+
+        monkeypatch.setattr(effects, "dispatch", later)
 
     # What the rows say
 

@@ -45,10 +45,7 @@ async def _list(status: str | None, turn: str | None, limit: int, *, as_json: bo
             output.relative(one.dispatched_at - now),
             str(one.attempts),
         )
-    if found:
-        output.show_table(table)
-    else:
-        output.say("Nothing was sent.")
+    output.show_table(table, nothing="Nothing was sent.")
 
 
 @app.command()

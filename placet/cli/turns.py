@@ -49,10 +49,7 @@ async def _list(status: str | None, limit: int, *, as_json: bool) -> None:
             output.cell(turn.message[:60] + ("…" if len(turn.message) > 60 else "")),
             output.relative(turn.updated_at - now),
         )
-    if found:
-        output.show_table(table)
-    else:
-        output.say("No turns here yet. Ask for something: placet run MESSAGE")
+    output.show_table(table, nothing="No turns here yet. Ask for something: placet run MESSAGE")
 
 
 @app.command()

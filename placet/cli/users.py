@@ -56,7 +56,4 @@ async def _list(*, as_json: bool) -> None:
             output.cell(", ".join(one.duties) or "–"),
             output.cell(one.locale),
         )
-    if everybody:
-        output.show_table(table)
-    else:
-        output.say("Nobody yet. Add somebody: placet users add ana --role requester")
+    output.show_table(table, nothing="Nobody yet. Add somebody: placet users add ana --role requester")

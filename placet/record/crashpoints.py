@@ -1,5 +1,6 @@
 """Named places around every commit and every call to the outside, where a test can let a process die, wait or fail.
 
+<<<<<<< HEAD
 A named transaction has three: `<name>:begin` before it takes a connection (what the code has read may be outdated from
 here), `<name>:commit` just before its commit, `<name>:committed` just after; a call to the outside has `<name>:before`
 and `<name>:after`. They come with `Database.transaction(name)` and `outside(name)`, so that a new commit or call cannot
@@ -8,6 +9,14 @@ forget its own.
 Nothing is armed unless `PLACET_CRASH_AT` names points, as `point=action[,point=action …]`; `point#3` is the third time
 that the process comes there from now on, `point` the first. Actions are `kill` (SIGKILL to this very process), `raise`,
 `wait/<file>` (until the file exists) and, in tests, a coroutine function. A point fires once.
+=======
+A named transaction has two, `<name>:commit` just before and `<name>:committed` just after; a call to the outside has
+`<name>:before` and `<name>:after`. They come with `Database.transaction(name)` and `outside(name)`, so that a new commit
+or call cannot forget its own. Nothing is armed unless `PLACET_CRASH_AT` names points, as `point=action[,point=action …]`
+with the actions `kill` (SIGKILL to this very process), `raise`, `die` (the same within one process, for tests) and
+`wait/<file>` (until the file exists). A point fires
+once per process.
+>>>>>>> main
 """
 
 import asyncio
@@ -22,7 +31,11 @@ Action = str | Callable[[], Awaitable[None]]
 
 
 class Crashed(RuntimeError):
-    """An armed point raised."""
+    """An armed point raised: an ordinary exception at the worst place."""
+
+
+class Died(BaseException):
+    """An armed point ended this run as a kill would, within a process that lives on; nobody handles it."""
 
 
 _armed: dict[str, tuple[int, Action]] = {}  # by point: how many times until it fires, and what happens then
@@ -67,10 +80,12 @@ async def _fire(point: str, action: Action) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "raise":
         raise Crashed(f"armed at {point}")
+    elif action == "die":
+        raise Died(f"armed at {point}")
     elif action.startswith("wait/"):
         await asyncio.to_thread(_wait_for, Path(action.removeprefix("wait")))
     else:
-        raise ValueError(f"PLACET_CRASH_AT knows kill, raise and wait/<file>; got {action!r} for {point}.")
+        raise ValueError(f"PLACET_CRASH_AT knows kill, raise, die and wait/<file>; got {action!r} for {point}.")
 
 
 @asynccontextmanager

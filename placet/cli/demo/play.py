@@ -15,7 +15,7 @@ from placet.cli.demo import deciding
 from placet.cli.demo.deciding import Choice
 from placet.cli.demo.processes import Worker, WorkerFailed, Workers
 from placet.cli.demo.stage import Stage
-from placet.cli.demo.witness import Approved, Testimony, testify
+from placet.cli.demo.witness import Approved, Testimony, examine
 from placet.record import approvals, effects, events, items, lookup, people, turns
 from placet.record.approvals import Approval
 from placet.record.effects import Effect
@@ -206,7 +206,7 @@ class Play:
         self.stage.section("What the model was told")
         self.stage.told(calls)
         self.stage.section("The gateway's own count")
-        testimony = testify(await self._gateway.ledger(), await self._approved(calls), sent)
+        testimony = examine(await self._gateway.ledger(), await self._approved(calls), sent)
         if turn.status != "completed":
             testimony.wrong.append(f"the turn is {turn.status}: {turn.error}")
         if self.drift and not any(event.type == "approval_closed" for event in everything) and testimony.paid:

@@ -1,6 +1,5 @@
 """Named places around every commit and every call to the outside, where a test can let a process die, wait or fail.
 
-<<<<<<< HEAD
 A named transaction has three: `<name>:begin` before it takes a connection (what the code has read may be outdated from
 here), `<name>:commit` just before its commit, `<name>:committed` just after; a call to the outside has `<name>:before`
 and `<name>:after`. They come with `Database.transaction(name)` and `outside(name)`, so that a new commit or call cannot
@@ -8,15 +7,8 @@ forget its own.
 
 Nothing is armed unless `PLACET_CRASH_AT` names points, as `point=action[,point=action …]`; `point#3` is the third time
 that the process comes there from now on, `point` the first. Actions are `kill` (SIGKILL to this very process), `raise`,
-`wait/<file>` (until the file exists) and, in tests, a coroutine function. A point fires once.
-=======
-A named transaction has two, `<name>:commit` just before and `<name>:committed` just after; a call to the outside has
-`<name>:before` and `<name>:after`. They come with `Database.transaction(name)` and `outside(name)`, so that a new commit
-or call cannot forget its own. Nothing is armed unless `PLACET_CRASH_AT` names points, as `point=action[,point=action …]`
-with the actions `kill` (SIGKILL to this very process), `raise`, `die` (the same within one process, for tests) and
-`wait/<file>` (until the file exists). A point fires
-once per process.
->>>>>>> main
+`wait/<file>` (until the file exists) and, in tests, `die` (as `kill`, within a process that lives on) or a coroutine
+function. A point fires once.
 """
 
 import asyncio

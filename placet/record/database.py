@@ -81,12 +81,7 @@ class Database:
             max_size=size,
             open=False,
             check=self._check,
-<<<<<<< HEAD
-            reset=self._returned,
             kwargs={"autocommit": True, "row_factory": dict_row, "options": f"{SEARCH_PATH} {LIVENESS}"},
-=======
-            kwargs={"autocommit": True, "row_factory": dict_row, "options": SEARCH_PATH},
->>>>>>> main
         )
 
     async def _check(self, connection: AsyncConnection[Any]) -> None:
@@ -118,12 +113,8 @@ class Database:
 
         Those on the way of a call are named: a test can stop the process before them, and before and after their commit.
         """
-<<<<<<< HEAD
         await reach(f"{name}:begin")
-        async with self.pool.connection() as connection:
-=======
         async with self.connected() as connection:
->>>>>>> main
             async with connection.transaction():
                 yield Transaction(connection)
                 await reach(f"{name}:commit")

@@ -106,8 +106,7 @@ class Child:
 
     async def obey(self, lines: "asyncio.Queue[dict[str, Any]]") -> None:
         verbs: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
-            verb.__name__: verb
-            for verb in (self.enter, self.work, self.serve, self.decide, *self.steering())
+            verb.__name__: verb for verb in (self.enter, self.work, self.serve, self.decide, *self.steering())
         }
         while True:
             told = await lines.get()

@@ -110,14 +110,17 @@ async def judge(slot: Slot, played: Played) -> None:
         played.problems.append(f"happened without an effect row: {unheard_of}")
     if played.happened + played.unknown not in story.effects and played.happened not in story.effects:
         kind = "DUPLICATE" if played.happened > max(story.effects) else "LOST"
-        played.problems.append(f"{kind}: {played.happened} happened, {played.unknown} unknown, {set(story.effects)} wanted")
+        played.problems.append(
+            f"{kind}: {played.happened} happened, {played.unknown} unknown, {set(story.effects)} wanted"
+        )
 
     [turn] = await rows("select status, error from placet.turns where thread_id = %(thread)s")
     if turn["status"] not in story.ends:
         played.problems.append(f"the turn is {turn['status']}: {turn['error']}")
-    played.problems += _conversation(await _messages(slot.owner, played.thread_id), await rows(
-        "select call_id, result from placet.plan_items where thread_id = %(thread)s order by step, ordinal"
-    ))
+    played.problems += _conversation(
+        await _messages(slot.owner, played.thread_id),
+        await rows("select call_id, result from placet.plan_items where thread_id = %(thread)s order by step, ordinal"),
+    )
 
 
 def _key(tool: str, arguments: dict[str, Any]) -> str:

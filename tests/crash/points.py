@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ON_THE_WAY = [*sorted((ROOT / "graph").rglob("*.py")), ROOT / "placet/worker.py", ROOT / "placet/record/checkpointer.py"]
+ON_THE_WAY = [
+    *sorted((ROOT / "graph").rglob("*.py")),
+    ROOT / "placet/worker.py",
+    ROOT / "placet/record/checkpointer.py",
+]
 SUFFIXES = {"transaction": ("begin", "commit", "committed"), "outside": ("before", "after"), "reach": ("",)}
 
 

@@ -6,10 +6,11 @@ for itself.
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +23,7 @@ from psycopg import sql
 from placet.record import binaries, embedded, people
 from placet.record.database import Database
 from placet.record.embedded import APP, OWNER, SUPERUSER, Server
-from tests.crash.child import LEASE
+from placet.record.migrate import migrate
 from tests.crash.world import STAMPS, SharedWorld
 from tests.steps import TENANT
 
@@ -95,23 +96,23 @@ class Nursery:
         self.expected.pop(said["name"]).set_result(Process(said["name"], said["pid"], reader, writer))
 
 
-@asynccontextmanager
-async def open_nursery() -> AsyncIterator[Nursery]:
+@contextmanager
+def open_zygote() -> Iterator["subprocess.Popen[bytes]"]:
     """Start the zygote; it and its children end with us."""
+    with subprocess.Popen([sys.executable, "-m", "tests.crash.zygote"], cwd=CODE, stdin=subprocess.PIPE) as zygote:
+        yield zygote
+
+
+@asynccontextmanager
+async def open_nursery(zygote: "subprocess.Popen[bytes]") -> AsyncIterator[Nursery]:
+    """A socket for the zygote's next children."""
     with TemporaryDirectory(prefix="placet-crash-") as folder:
-        socket = Path(folder) / "nursery"
-        zygote = subprocess.Popen(  # noqa: ASYNC220  # before anything else runs
-            [sys.executable, "-m", "tests.crash.zygote"], cwd=CODE, stdin=subprocess.PIPE
-        )
-        nursery = Nursery(socket, zygote)
-        server = await asyncio.start_unix_server(nursery.meet, socket, limit=2**20)
+        nursery = Nursery(Path(folder) / "nursery", zygote)
+        server = await asyncio.start_unix_server(nursery.meet, nursery.socket, limit=2**20)
         try:
             yield nursery
         finally:
             server.close()
-            assert zygote.stdin is not None
-            zygote.stdin.close()
-            await asyncio.to_thread(zygote.wait)
 
 
 @dataclass
@@ -155,9 +156,6 @@ class Slot:
                 "update placet.clock_offset set shift = shift + make_interval(secs => %(seconds)s)",
                 {"seconds": seconds},
             )
-
-    async def outlast_the_lease(self) -> None:
-        await self.advance(LEASE.total_seconds() + 1)
 
     async def cut(self, process: Process, *, in_transaction_only: bool = False) -> int:
         """The server ends the process's connections; how many."""
@@ -218,6 +216,26 @@ def _create(server: Server, name: str, template: str) -> None:
 def _drop(server: Server, name: str) -> None:
     with psycopg.connect(server.url(SUPERUSER, "postgres"), autocommit=True) as connection:
         connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+
+async def make_template(server: Server, name: str = "template_crash") -> str:
+    """A migrated database that nobody is connected to, on a server of one's own."""
+    await asyncio.to_thread(_create, server, name, "template1")
+    await migrate(server.url(OWNER, name), [], application=APP)
+    return name
+
+
+@contextmanager
+def server_of_ones_own() -> Iterator[Server]:
+    """A Postgres that may be restarted without asking anybody."""
+    with TemporaryDirectory(prefix="placet-crash-") as folder:
+        home = Path(folder)
+        home.chmod(0o711)  # as root, Postgres runs as somebody else
+        try:
+            yield embedded.start(home, fsync=False)
+        finally:
+            embedded.stop(home)
+            shutil.rmtree((home / "postgres").resolve(), ignore_errors=True)
 
 
 def restart(server: Server) -> None:

@@ -264,10 +264,7 @@ class Stamp(Tool[StampArguments, StampFacts]):
             if not await _made(tx, operation_id):
                 await tx.execute_many(
                     "insert into stamps.made values (%(operation)s, %(case)s, %(name)s)",
-                    [
-                        {"operation": operation_id, "case": self.world.folder.name, "name": name}
-                        for name in args.names
-                    ],
+                    [{"operation": operation_id, "case": self.world.folder.name, "name": name} for name in args.names],
                 )
         return Receipt(external_id=operation_id, summary="stamped")
 

@@ -304,7 +304,11 @@ async def test_v6_a_row_that_was_changed_is_never_executed(
     await house.elsewhere().go_on(turn)
     assert world.arrivals() == []
     assert await house.effects(turn) == []
-    assert (await house.turn(turn.turn_id)).status != "completed"
+    [item] = await house.items(turn)
+    assert item.status == "failed"
+    assert item.result is not None
+    assert item.result["error"]["code"] == "tampered_row"
+    assert house.model.results() == [item.result]
 
 
 async def test_v6_an_approval_without_a_decision_is_none(database: Database, world: World) -> None:
@@ -426,7 +430,9 @@ async def test_g8_a_checkpoint_of_another_version_is_refused_by_name(
     assert await house.rows("select 1 from threads where owner is not null") == []
 
 
-async def test_g8_a_new_turn_on_a_thread_of_another_version_waits_and_says_why(database: Database, world: World) -> None:
+async def test_g8_a_new_turn_on_a_thread_of_another_version_waits_and_says_why(
+    database: Database, world: World
+) -> None:
     """The thread's last checkpoint is newer than the code: the new turn is left for a process that knows that version."""
     house = await outside_house(database, world, "Hello.")
     turn = await house.run()

@@ -2,7 +2,8 @@
 
 The effect row is committed before the call, the receipt the moment it answers (E1, E3); both and the call itself run in a
 shielded task. A tool's failure is definite or it is not: whatever is not a clear no is unknown, and only reconcile moves
-it from there (E4). Reads have no effect row.
+it from there (E4). A tool that changes rows of this database does so in the receipt's own transaction (E7). Reads have
+no effect row.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from placet.record.effects import Effect
 from placet.record.errors import NotDispatchable, StaleEpoch
 from placet.record.items import Item
 from placet.record.runs import Owned
-from tools.contract import NothingSent, Receipt, Refused
+from tools.contract import Arguments, NothingSent, Receipt, Refused, TransactionalTool
 from tools.registry import AnyTool
 
 MAX_DISPATCHES = 3  # of one operation that never left; then the call fails and says so
@@ -80,8 +81,12 @@ async def _call(
     database = services.database
     try:
         arguments = tool.Arguments.model_validate_json(effect.arguments)
+        if isinstance(tool, TransactionalTool):
+            return await _change(services, owned, item, asked, tool, effect, arguments)
         async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
             answer = await tool.execute(arguments, str(effect.operation_id))
+    except StaleEpoch:
+        raise
     except Refused as no:
         code, message = clean(str(no.code)), clean(str(no))
         async with database.transaction("refused") as tx:
@@ -102,6 +107,33 @@ async def _call(
         async with database.transaction("receipt") as tx:
             await effects.commit(tx, owned, effect, receipt, observed=False)
             await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
+
+
+async def _change(
+    services: Services,
+    owned: Owned,
+    item: Item,
+    asked: Approval | None,
+    tool: TransactionalTool[Any, Any],
+    effect: Effect,
+    arguments: Arguments,
+) -> None:
+    """Change, receipt and result in one transaction. The tool's rows are locked before the thread's, so that the thread
+    is held for the receipt only; the fence then takes everything back if another run owns the thread by now (O2).
+
+    A worker that is stopped in the middle would hold the rows for ever: the server ends its transaction instead.
+    """
+    async with services.database.transaction("receipt") as tx:
+        await tx.execute(
+            "select set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true)",
+            {"milliseconds": f"{tool.timeout.total_seconds() * 1000:.0f}"},
+        )
+        async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
+            answer = await tool.execute_in(tx, arguments, str(effect.operation_id))
+        receipt = as_receipt(answer, effect)
+        if not await effects.commit(tx, owned, effect, receipt, observed=False):
+            raise StaleEpoch(f"Effect {effect.operation_id} was settled by somebody else; the change is taken back.")
+        await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
 
 
 def _lost(error: Exception, tool: AnyTool) -> tuple[str, str]:

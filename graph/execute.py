@@ -74,39 +74,75 @@ async def _send(services: Services, owned: Owned, item: Item, asked: Approval | 
     return {"next": "approval" if effect.status == "absent" else "reconcile"}
 
 
+async def send_rest(
+    services: Services, owned: Owned, item: Item, asked: Approval | None, effect: Effect, *, evidence: str
+) -> bool:
+    """Send a batch to its end that was made in part: the same operation, whose keys let no line happen twice (E5).
+
+    False when it may not leave any more, or too often did; then people must say.
+    """
+    tool = services.registry[effect.tool]
+    if tool.idempotency_window is None or effect.age >= tool.idempotency_window or effect.attempts >= MAX_DISPATCHES:
+        return False
+    try:
+        async with services.database.transaction("dispatch_rest") as tx:
+            again = await effects.dispatch_rest(tx, owned, effect, evidence=evidence)
+    except NotDispatchable:
+        return False
+    await services.shielded(_call(services, owned, item, asked, tool, again, begun=True))
+    return True
+
+
 async def _call(
-    services: Services, owned: Owned, item: Item, asked: Approval | None, tool: AnyTool, effect: Effect
+    services: Services,
+    owned: Owned,
+    item: Item,
+    asked: Approval | None,
+    tool: AnyTool,
+    effect: Effect,
+    *,
+    begun: bool = False,
 ) -> None:
-    """Call and receipt: runs to its end whatever happens to the node."""
-    database = services.database
+    """Call and receipt: runs to its end whatever happens to the node. Of one that has `begun`, lines were seen."""
     try:
         arguments = tool.Arguments.model_validate_json(effect.arguments)
         if isinstance(tool, TransactionalTool):
-            return await _change(services, owned, item, asked, tool, effect, arguments)
+            await _change(services, owned, item, asked, tool, effect, arguments)
+            return
         async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
             answer = await tool.execute(arguments, str(effect.operation_id))
     except StaleEpoch:
         raise
-    except Refused as no:
-        code, message = clean(str(no.code)), clean(str(no))
-        async with database.transaction("refused") as tx:
-            await effects.refuse(tx, owned, effect, code=code, message=message)
-            await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
-    except NothingSent as nothing:
-        async with database.transaction("not_sent") as tx:
-            await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {said(nothing)}")
-            if effect.attempts >= MAX_DISPATCHES:
-                result = protocol.failed("not_sent", f"Nothing was sent: {said(nothing)}", retryable=True)
-                await items.finish(tx, item.item_id, "failed", result)
-    except Exception as error:  # noqa: BLE001  # whatever else a tool raises, it may have happened (E4)
-        code, message = _lost(error, tool)
-        async with database.transaction("lost") as tx:
-            await effects.lose(tx, owned, effect, code=code, message=message)
-    else:
-        receipt = as_receipt(answer, effect)
-        async with database.transaction("receipt") as tx:
-            await effects.commit(tx, owned, effect, receipt, observed=False)
-            await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
+    except Exception as error:  # noqa: BLE001  # whatever a tool raises that is not a clear no, it may have happened (E4)
+        await _failed(services, owned, item, tool, effect, error, begun=begun)
+        return
+    receipt = as_receipt(answer, effect)
+    async with services.database.transaction("receipt") as tx:
+        await effects.commit(tx, owned, effect, receipt, observed=False)
+        await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
+
+
+async def _failed(
+    services: Services, owned: Owned, item: Item, tool: AnyTool, effect: Effect, error: Exception, *, begun: bool
+) -> None:
+    """A clear no, nothing sent, or unknown. Where lines were seen before, no answer of this attempt speaks for them."""
+    database = services.database
+    match error:
+        case Refused() if not begun:
+            code, message = clean(str(error.code)), clean(str(error))
+            async with database.transaction("refused") as tx:
+                await effects.refuse(tx, owned, effect, code=code, message=message)
+                await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
+        case NothingSent() if not begun:
+            async with database.transaction("not_sent") as tx:
+                await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {said(error)}")
+                if effect.attempts >= MAX_DISPATCHES:
+                    result = protocol.failed("not_sent", f"Nothing was sent: {said(error)}", retryable=True)
+                    await items.finish(tx, item.item_id, "failed", result)
+        case _:
+            code, message = _lost(error, tool)
+            async with database.transaction("lost") as tx:
+                await effects.lose(tx, owned, effect, code=code, message=message)
 
 
 async def _change(
@@ -179,10 +215,7 @@ async def _found(services: Services, owned: Owned, item: Item, effect: Effect) -
     """The effect was dispatched before, by a run that did not live to tell or by another hand (E2)."""
     effects.verify(services.keys, effect)
     if effect.status == "dispatched":
-        async with services.database.transaction("interrupted") as tx:
-            await effects.lose(
-                tx, owned, effect, code="interrupted", message="It was sent and the run ended before the answer."
-            )
+        await interrupted(services, owned, effect)
         return "reconcile"
     if effect.status == "refused":
         error = effect.error or {"code": "refused", "message": "The system refused it."}
@@ -193,6 +226,13 @@ async def _found(services: Services, owned: Owned, item: Item, effect: Effect) -
             )
         return "end"
     return "reconcile"
+
+
+async def interrupted(services: Services, owned: Owned, effect: Effect) -> None:
+    """The run that sent it did not live to hear the answer."""
+    async with services.database.transaction("interrupted") as tx:
+        message = "It was sent and the run ended before the answer."
+        await effects.lose(tx, owned, effect, code="interrupted", message=message)
 
 
 async def _not_dispatched(services: Services, owned: Owned, item: Item, refused: NotDispatchable) -> Step:

@@ -78,11 +78,16 @@ class Receipt(BaseModel):
 
 
 class Observed(BaseModel):
-    """What the outside system says of an operation id (E5)."""
+    """What the outside system says of an operation id (E5).
+
+    `absent` promises that nothing of it has happened and nothing is still coming. `partial` is for a batch that the
+    outside system takes line by line: some lines have happened, and `execute` with the same operation id makes exactly
+    the others, each under its own key. It is neither committed nor absent, and is sent to its end.
+    """
 
     model_config = ConfigDict(frozen=True)
 
-    status: Literal["committed", "absent", "unknown"]
+    status: Literal["committed", "absent", "partial", "unknown"]
     receipt: Receipt | None = None  # with `committed`
     evidence: str = ""  # what was asked and answered, for people
 

@@ -17,10 +17,11 @@ from placet.record.digests import Keys
 from placet.record.start import load_digest_key, open_database
 from placet.settings import Settings
 from policies import RULES, Policy, ToolSchema, load_rules
-from tools import shop
+from tools import mail, shop
 from tools.registry import AnyTool, Registry
 
 MIGRATIONS = (shop.MIGRATIONS,)
+CONFIGURED = (*mail.KNOWN,)  # tools that are there when the settings say with what; their rules are checked always
 
 
 @asynccontextmanager
@@ -33,7 +34,7 @@ async def open_house(settings: Settings, *, model: BaseChatModel | None = None) 
 def furnish(settings: Settings, database: Database, *, model: BaseChatModel | None = None) -> Services:
     """The services on an open database."""
     key_id, key = load_digest_key(settings)
-    registry = Registry(shop.tools(shop.Shop(database, settings.tenant)))
+    registry = Registry([*shop.tools(shop.Shop(database, settings.tenant)), *mail.tools(settings)])
     return Services(
         settings=settings,
         database=database,
@@ -47,9 +48,10 @@ def furnish(settings: Settings, database: Database, *, model: BaseChatModel | No
 def read_policy(settings: Settings, registry: Registry) -> Policy:
     """The rules, compiled and checked against the tools; raises with file, line and suggestion (P7)."""
     schemas = [schema_of(tool) for tool in registry]
-    return load_rules(settings.rules or RULES, schemas=schemas, timeout=settings.policy_timeout)
+    absent = [schema_of(tool) for tool in CONFIGURED if tool.name not in registry]
+    return load_rules(settings.rules or RULES, schemas=schemas, absent=absent, timeout=settings.policy_timeout)
 
 
-def schema_of(tool: AnyTool) -> ToolSchema:
+def schema_of(tool: AnyTool | type[AnyTool]) -> ToolSchema:
     """What the policy compiler needs to know of a tool."""
     return ToolSchema(name=tool.name, tier=tool.tier.value, arguments=tool.Arguments, facts=tool.Facts)

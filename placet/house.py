@@ -17,11 +17,14 @@ from placet.record.digests import Keys
 from placet.record.start import load_digest_key, open_database
 from placet.settings import Settings
 from policies import RULES, Policy, ToolSchema, load_rules
-from tools import mail, shop
+from tools import mail, payments, shop
 from tools.registry import AnyTool, Registry
 
 MIGRATIONS = (shop.MIGRATIONS,)
-CONFIGURED = (*mail.KNOWN,)  # tools that are there when the settings say with what; their rules are checked always
+CONFIGURED = (
+    *mail.KNOWN,
+    *payments.KNOWN,
+)  # tools that are there when the settings say with what; their rules are checked always
 
 
 @asynccontextmanager
@@ -34,7 +37,9 @@ async def open_house(settings: Settings, *, model: BaseChatModel | None = None) 
 def furnish(settings: Settings, database: Database, *, model: BaseChatModel | None = None) -> Services:
     """The services on an open database."""
     key_id, key = load_digest_key(settings)
-    registry = Registry([*shop.tools(shop.Shop(database, settings.tenant)), *mail.tools(settings)])
+    registry = Registry(
+        [*shop.tools(shop.Shop(database, settings.tenant)), *mail.tools(settings), *payments.tools(settings)]
+    )
     return Services(
         settings=settings,
         database=database,

@@ -91,7 +91,7 @@ class Account:
                             "amount": minor,
                             "metadata": {"operation_id": operation_id, "line": str(line)},
                         },
-                        {"idempotency_key": f"{operation_id}:{line}", "max_network_retries": 0},
+                        {"idempotency_key": f"{operation_id}:{line}"},
                     )
                     return _refund(made)
         except SAID_NO as no:

@@ -9,14 +9,14 @@ PYTHON ?=
 LOCKED := pyproject.toml uv.lock $(wildcard .python-version)
 FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help setup demo test check clean
+.PHONY: help setup demo test check notebooks clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
 
 setup: .venv/synced  ## bring what is missing; leaves .venv/bin/placet
 	@.venv/bin/python -c 1 2>/dev/null && [ "$$(cat .venv/synced)" = "$$PWD" ] || \
-	    { rm -rf .venv; $(MAKE) .venv/synced; }
+	    { rm -rf .venv; $(MAKE) --no-print-directory .venv/synced; }
 
 demo: setup  ## the main job, shown (ARGS="--crash", "--drift", "--seed-only", "--decision reject")
 	@.venv/bin/placet demo $(ARGS)
@@ -30,12 +30,16 @@ check: setup  ## style, types, and who may import whom
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
+notebooks: setup  ## run the notebooks and keep what they print
+	@.venv/bin/placet db start
+	@.venv/bin/jupyter-execute --inplace notebooks/*.ipynb
+
 clean:  ## remove what `make` brought and what the tools left; never data
 	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp holds the folder it was made in: an environment does not work in another one. A cache for uv is kept here
-# only where the account has no home.
+# The stamp holds the folder it was made in: an environment does not work in another one. uv trusts what the system
+# trusts, as pip does (a company's proxy), and keeps its cache here only where the account has no home.
 .venv/synced: $(LOCKED)
 	@set -eu; \
 	python=; \
@@ -51,6 +55,7 @@ clean:  ## remove what `make` brought and what the tools left; never data
 	           echo "Bringing uv into .uv …"; \
 	           rm -rf .uv; "$$python" -m venv .uv; .uv/bin/python -m pip install -q 'uv>=0.9,<0.14'; } ;; \
 	esac; \
+	[ ! -e /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true; \
 	[ -w "$${HOME:-/nonexistent}" ] || export UV_CACHE_DIR=.uv/cache; \
 	if .venv/bin/python -c '$(FITS)' 2>/dev/null && [ "$$(cat .venv/synced 2>/dev/null)" = "$$PWD" ]; then \
 	    "$$uv" sync --frozen; \

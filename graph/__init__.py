@@ -31,7 +31,7 @@ def build(services: Services) -> Graph:
     graph.add_node("gate", partial(gate, services))
     graph.add_node("call", build_call(services))
     graph.add_edge(START, "plan")
-    graph.add_conditional_edges("plan", _after_plan)
+    graph.add_conditional_edges("plan", _after_plan, ["gate", "call", END])
     graph.add_conditional_edges("gate", _to_calls, ["call", "plan"])
     graph.add_edge("call", "plan")
     return graph.compile()
@@ -50,8 +50,11 @@ def build_call(services: Services) -> Pipeline:
     return call.compile()
 
 
-def _after_plan(state: TurnState) -> Literal["gate", "__end__"]:
-    return "__end__" if state["ending"] else "gate"
+def _after_plan(state: TurnState) -> list[Send] | Literal["gate", "__end__"]:
+    """To the gate with new calls; back to their pipelines with calls that have no result yet."""
+    if state["ending"]:
+        return "__end__"
+    return [Send("call", _call_state(call)) for call in state["calls"]] or "gate"
 
 
 def _to_calls(state: TurnState) -> list[Send] | Literal["plan"]:

@@ -12,12 +12,16 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 from psycopg_pool import PoolTimeout
 
-from graph import Graph
+from graph import Graph, protocol
+from graph.orphans import orphan
 from graph.said import said
 from graph.services import Services
-from graph.state import STATE_VERSION, first_state
-from placet.record import runs, turns
+from graph.state import Ending, first_state
+from graph.versions import StateVersionMismatch, bring_up_to_date
+from placet.record import items, runs, turns
+from placet.record.canonical import NotPlain, check_plain
 from placet.record.checkpointer import FencedSaver, config_of
+from placet.record.decisions import InvalidDecision
 from placet.record.errors import Conflict, PlacetError
 from placet.record.runs import Owned
 
@@ -25,10 +29,10 @@ log = structlog.get_logger()
 Resume = Command[Any]
 
 
-class StateVersionMismatch(Conflict):
-    """The checkpoint was written by another version of the graph; nothing was run (G8)."""
+class NothingLeads(Conflict):
+    """The checkpoint waits at a step that this graph does not have, and there is no call to show for it (G8)."""
 
-    code = "state_version_mismatch"
+    code = "nothing_leads"
 
 
 async def advance(
@@ -36,21 +40,46 @@ async def advance(
 ) -> turns.Status:
     """Run the claimed turn on; returns the status in which it was left.
 
-    `resume` is a client's `Command`, whose values are handed to `decide` as `acting`, an authenticated user id. Raises
-    `StaleEpoch` when the thread was lost on the way: its new owner goes on. A database that is away is raised too: the
-    lease lapses, and the run is taken up again.
+    `resume` is a client's `Command`, whose values are handed to `decide` as `acting`, an authenticated user id. One that
+    is not plain JSON could not be stored and would end the turn: the run goes on without it, then `InvalidDecision` is
+    raised (A6). Raises `StaleEpoch` when the thread was lost on the way: its new owner goes on. A database that is away
+    is raised too: the lease lapses, and the run is taken up again.
     """
-    bound = graph.copy(update={"checkpointer": FencedSaver(services.database, owned)})
+    unusable = _unusable(resume)
+    status = await _advance(services, graph, owned, None if unusable else resume, acting)
+    if unusable is not None:
+        raise InvalidDecision(f"The answer cannot be used: {unusable}.")
+    return status
+
+
+def _unusable(resume: Resume | None) -> str | None:
+    try:
+        check_plain(resume.resume if resume is not None else None)
+    except NotPlain as error:
+        return str(error)
+    return None
+
+
+async def _advance(
+    services: Services, graph: Graph, owned: Owned, resume: Resume | None, acting: str | None
+) -> turns.Status:
+    saver = FencedSaver(services.database, owned)
+    bound = graph.copy(update={"checkpointer": saver})
     more = {"langgraph_auth_user_id": acting} if acting else {}
     config = cast("RunnableConfig", config_of(owned, **more))
     try:
+        await bring_up_to_date(saver, config)
         status = await _run(services, bound, owned, config, resume)
+    except StateVersionMismatch as error:
+        log.error("turn_refused", turn_id=str(owned.turn_id), error=str(error))
+        async with services.database.transaction("refuse") as tx:
+            status = await turns.refuse(tx, owned, error.as_json())
     except (psycopg.OperationalError, PoolTimeout):
         raise
     except Exception as error:
         if runs.is_stale(error):
             raise
-        await services.settled()
+        await services.settled(owned)
         log.exception("turn_failed", turn_id=str(owned.turn_id), epoch=owned.epoch)
         own = getattr(error, "code", None)
         problem = {
@@ -58,8 +87,10 @@ async def advance(
             "message": str(error) if isinstance(error, PlacetError) else said(error, 2000),
             "retryable": True,
         }
+        leftover = protocol.failed("turn_ended", "The turn broke off before this call ran.", retryable=False)
         async with services.database.transaction("fail") as tx:
-            status = await turns.settle(tx, owned, ending="failed", error=problem)
+            await turns.start(tx, owned)  # a turn that its run could not even load ends by the same way
+            status = await turns.settle(tx, owned, ending="failed", error=problem, leftover=leftover)
     return status
 
 
@@ -67,7 +98,6 @@ async def _run(
     services: Services, graph: Graph, owned: Owned, config: RunnableConfig, resume: Resume | None
 ) -> turns.Status:
     before = await graph.aget_state(config)
-    _check_version(before.values)
     async with services.database.transaction("start") as tx:
         status = await turns.start(tx, owned)
         turn = await turns.get(tx, owned.tenant_id, owned.turn_id)
@@ -76,10 +106,14 @@ async def _run(
         async with services.database.transaction("nothing_to_close") as tx:
             return await turns.settle(tx, owned, ending=None)
 
+    if begun and not before.next and _is_reopened(owned, before.values["ending"]):
+        await graph.aupdate_state(config, {"ending": None, "error": None}, as_node="call")  # plan is next
     await graph.ainvoke(resume if begun else first_state(turn), config, durability="sync")
-    await services.settled()
+    await services.settled(owned)
     after = await graph.aget_state(config)
     ending = after.values["ending"] if not after.next else None
+    if not after.next and ending is None:
+        await _orphaned(services, owned)
     async with services.database.transaction("settle") as tx:
         return await turns.settle(
             tx,
@@ -90,12 +124,22 @@ async def _run(
         )
 
 
-def _check_version(values: dict[str, Any]) -> None:
-    found = values.get("state_version", STATE_VERSION)
-    if found != STATE_VERSION:
-        raise StateVersionMismatch(
-            f"The checkpoint has state version {found}, this code has {STATE_VERSION}; run the version that wrote it, "
-            "or register a migration.",
-            found=found,
-            expected=STATE_VERSION,
+def _is_reopened(owned: Owned, ending: Ending | None) -> bool:
+    """A person retries a failed turn, or has seen to a call that this graph does not lead to."""
+    if ending is None:
+        return owned.because == "migrate" or owned.because.startswith("resolved:")
+    return (owned.because, ending) == ("retry", "failed")
+
+
+async def _orphaned(services: Services, owned: Owned) -> None:
+    """The graph has no node for what comes next, and no end was reached: another graph wrote this checkpoint (G8)."""
+    async with services.database.read() as tx:
+        turn = await turns.get(tx, owned.tenant_id, owned.turn_id)
+        left = [item for item in await items.of_turn(tx, owned.tenant_id, owned.turn_id) if item.result is None]
+    if turn.status in turns.ENDED:
+        return
+    if not left:
+        raise NothingLeads(
+            "The checkpoint waits at a step that this graph does not have; run the version that wrote it."
         )
+    await orphan(services, owned, left)

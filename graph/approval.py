@@ -28,7 +28,7 @@ async def approval(services: Services, state: CallState, config: RunnableConfig)
     owned = owned_by(config)
     item_id = UUID(state["call"]["item_id"])
     async with services.database.read() as tx:
-        item = await items.get(tx, item_id)
+        item = await items.get(tx, owned.tenant_id, owned.turn_id, item_id)
         asked = await approvals.latest(tx, owned.tenant_id, item_id)
     if item.result is not None:
         return {"next": "end"}
@@ -36,7 +36,8 @@ async def approval(services: Services, state: CallState, config: RunnableConfig)
         if item.verdict is None or item.verdict["kind"] != "auto":
             raise Tampered(f"The call {item_id} asks people and has no approval.")
         return {"next": "execute"}
-    if state["call"] != as_call(item):
+    open_still = asked.status == "pending" or (asked.status == "approved" and asked.effect in (None, "absent"))
+    if open_still and state["call"] != as_call(item):  # what is decided for good stays decided, whatever the state says
         await _ask_again(services, owned, item, asked, recheck.Again("the run's state says something else", {}))
         return {"next": "approval", "call": as_call(item)}
 
@@ -46,11 +47,14 @@ async def approval(services: Services, state: CallState, config: RunnableConfig)
             return {"next": "approval", "problem": await _answered(services, config, asked, answer)}
         case "pending":
             await _expire(services, owned, item, asked)
-            return {"next": "end"}
+            return {"next": "approval"}  # a sweeper may have been faster: the next task reads what is there
         case "approved" if asked.effect not in (None, "absent"):  # it left already; execute finds out what became of it
             return {"next": "execute"}
         case "approved":
             return await _before_execution(services, owned, item, asked)
+        case "orphaned" if owned.because == "migrate" and recheck.still_there(services, asked):
+            await _ask_again(services, owned, item, asked, recheck.Again("it was migrated to what is there now", {}))
+            return {"next": "approval"}
         case "orphaned":
             interrupt(orphan(asked))
             return {"next": "approval"}

@@ -28,6 +28,7 @@ from placet.record.runs import Owned
 from tools.contract import Arguments, NothingSent, Receipt, Refused, TransactionalTool
 from tools.registry import AnyTool
 
+TOO_OLD = "It did not happen, and its idempotency key is too old to send it again; propose it anew."
 MAX_DISPATCHES = 3  # of one operation that never left; then the call fails and says so
 
 
@@ -36,7 +37,7 @@ async def execute(services: Services, state: CallState, config: RunnableConfig) 
     owned = owned_by(config)
     item_id = UUID(state["call"]["item_id"])
     async with services.database.read() as tx:
-        item = await items.get(tx, item_id)
+        item = await items.get(tx, owned.tenant_id, owned.turn_id, item_id)
         asked = await approvals.latest(tx, owned.tenant_id, item_id)
         effect = await effects.of_item(tx, owned.tenant_id, item_id)
     if item.result is not None:
@@ -44,12 +45,17 @@ async def execute(services: Services, state: CallState, config: RunnableConfig) 
     if item.mode == "safe_readonly":
         return {"next": await _read(services, owned, item, asked)}
     if effect is None or effect.status == "absent":
-        return await _send(services, owned, item, asked)
+        return await _send(services, owned, item, asked, effect)
     return {"next": await _found(services, owned, item, effect)}
 
 
-async def _send(services: Services, owned: Owned, item: Item, asked: Approval | None) -> dict[str, Any]:
+async def _send(
+    services: Services, owned: Owned, item: Item, asked: Approval | None, effect: Effect | None
+) -> dict[str, Any]:
+    """Once, or again when it is confirmed that the same operation did not happen, while its key is recognised (E5)."""
     tool = services.registry[item.tool]
+    if effect is not None and tool.idempotency_window is not None and effect.age >= tool.idempotency_window:
+        return await _too_old(services, owned, item)
     if asked is not None:
         asked.verify(services.keys)
         raw = canonical.canonical(asked.content["arguments"])
@@ -65,13 +71,20 @@ async def _send(services: Services, owned: Owned, item: Item, asked: Approval | 
         return {"next": await _not_dispatched(services, owned, item, refused)}
     if not sent.ours:
         return {"next": await _found(services, owned, item, sent.effect)}
-    await services.shielded(_call(services, owned, item, asked, tool, sent.effect))
+    await services.shielded(owned, _call(services, owned, item, asked, tool, sent.effect))
     async with services.database.read() as tx:
-        after = await items.get(tx, item.item_id)
-        effect = await effects.get(tx, owned.tenant_id, sent.effect.operation_id)
+        after = await items.get(tx, owned.tenant_id, owned.turn_id, item.item_id)
+        now = await effects.get(tx, owned.tenant_id, sent.effect.operation_id)
     if after.result is not None:
         return {"next": "end"}
-    return {"next": "approval" if effect.status == "absent" else "reconcile"}
+    return {"next": "approval" if now.status == "absent" else "reconcile"}
+
+
+async def _too_old(services: Services, owned: Owned, item: Item) -> dict[str, Any]:
+    async with services.database.transaction("too_old") as tx:
+        await runs.fence(tx, owned)
+        await items.finish(tx, item.item_id, "failed", protocol.failed("window_closed", TOO_OLD, retryable=False))
+    return {"next": "end"}
 
 
 async def send_rest(
@@ -89,7 +102,7 @@ async def send_rest(
             again = await effects.dispatch_rest(tx, owned, effect, evidence=evidence)
     except NotDispatchable:
         return False
-    await services.shielded(_call(services, owned, item, asked, tool, again, begun=True))
+    await services.shielded(owned, _call(services, owned, item, asked, tool, again, begun=True))
     return True
 
 
@@ -237,7 +250,7 @@ async def interrupted(services: Services, owned: Owned, effect: Effect) -> None:
 
 async def _not_dispatched(services: Services, owned: Owned, item: Item, refused: NotDispatchable) -> Step:
     """The last door said no: the turn was cancelled, or the approval is no longer good."""
-    if refused.why in ("not_approved", "approval_expired"):
+    if refused.why in ("not_approved", "approval_expired", "call_ended"):
         return "approval"
     if refused.why != "turn_not_running":  # the rows contradict each other; going round would not help
         raise refused

@@ -36,8 +36,8 @@ async def gate(services: Services, state: TurnState, config: RunnableConfig) -> 
     """Freeze a verdict for every call of this step; the state then lists those that go on."""
     owned = owned_by(config)
     async with services.database.read() as tx:
-        calls = await items.of_step(tx, owned.turn_id, state["step"])
-        recorded = await items.recorded_answer(tx, owned.turn_id, state["step"])
+        calls = await items.of_step(tx, owned.tenant_id, owned.turn_id, state["step"])
+        recorded = await items.recorded_answer(tx, owned.tenant_id, owned.turn_id, state["step"])
         turn = await turns.get(tx, owned.tenant_id, owned.turn_id)
     if any(call.status == "proposed" and call.verdict is None for call in calls):
         assert recorded is not None
@@ -48,7 +48,7 @@ async def gate(services: Services, state: TurnState, config: RunnableConfig) -> 
         decided = _in_line(judged, services.settings.max_gated_calls)
         await _freeze(services, owned, decided, answer.text, turn.requester)
         async with services.database.read() as tx:
-            calls = await items.of_step(tx, owned.turn_id, state["step"])
+            calls = await items.of_step(tx, owned.tenant_id, owned.turn_id, state["step"])
     return {"calls": [as_call(item) for item in calls if item.result is None]}
 
 

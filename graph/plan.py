@@ -8,11 +8,14 @@ its own order (G5). The step budget is counted here (G6).
 from typing import Any
 from uuid import UUID
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.types import interrupt
 
 from graph import models, protocol
 from graph.answers import Answer, normalise
+from graph.gate import as_call
+from graph.orphans import orphan, question
 from graph.services import Services, owned_by
 from graph.state import TurnState
 from placet.record import items, turns
@@ -26,10 +29,15 @@ async def plan(services: Services, state: TurnState, config: RunnableConfig) -> 
     """The model's next step, or how the turn ends."""
     owned = owned_by(config)
     async with services.database.read() as tx:
-        results = await _missing_results(tx, state["messages"])
+        unanswered = await _unanswered(tx, owned, state["messages"])
         turn = await turns.get(tx, owned.tenant_id, owned.turn_id)
-        recorded = await items.recorded_answer(tx, owned.turn_id, state["step"] + 1)
+        recorded = await items.recorded_answer(tx, owned.tenant_id, owned.turn_id, state["step"] + 1)
 
+    left = [item for item in unanswered if item.result is None and item.turn_id == owned.turn_id]
+    if left and turn.status not in turns.ENDED:
+        return await _lead_back(services, owned, left)
+
+    results = [protocol.tool_message(_result(item), call_id=item.call_id, tool=item.tool) for item in unanswered]
     done: dict[str, Any] = {"messages": results, "calls": []}
     if turn.status in turns.ENDED:  # cancelled meanwhile: the history is complete, nothing more is asked (T3)
         return {**done, "ending": "cancelled"}
@@ -49,6 +57,19 @@ async def plan(services: Services, state: TurnState, config: RunnableConfig) -> 
         "calls": [],
         "ending": None if answer.calls else "completed",
     }
+
+
+async def _lead_back(services: Services, owned: Owned, left: list[Item]) -> dict[str, Any]:
+    """Calls whose pipeline ended without a result, because the node at which they stood is in this graph no more (G8).
+
+    What was sent is looked up: its pipeline begins anew, and finds in the rows how far it is. What was not is orphaned,
+    and waits until somebody cancels or migrates the turn.
+    """
+    sent = [item for item in left if item.status in ("executing", "unknown")]
+    if not sent and owned.because != "migrate":
+        await orphan(services, owned, left)
+        interrupt(question(left))
+    return {"calls": [as_call(item) for item in sent or left]}
 
 
 async def _ask(services: Services, owned: Owned, history: list[AnyMessage], step: int) -> dict[str, Any]:
@@ -72,20 +93,17 @@ async def _ask(services: Services, owned: Owned, history: list[AnyMessage], step
     return answer.as_json()
 
 
-async def _missing_results(tx: Transaction, messages: list[AnyMessage]) -> list[AnyMessage]:
-    """Results of calls that the history has not yet, from the rows: of this step, or of a turn that ended early."""
+async def _unanswered(tx: Transaction, owned: Owned, messages: list[AnyMessage]) -> list[Item]:
+    """Calls whose result the history has not yet: of this step, or of a turn that ended early; in the model's order."""
     answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
-    missing: list[AnyMessage] = []
+    unanswered: list[Item] = []
     for message in messages:
         if not isinstance(message, AIMessage) or {call["id"] for call in message.tool_calls} <= answered:
             continue
         turn_id, _, step = str(message.id).rpartition(":")
-        calls = {item.call_id: item for item in await items.of_step(tx, UUID(turn_id), int(step))}
-        for call in message.tool_calls:
-            if call["id"] not in answered:
-                result = _result(calls[str(call["id"])])
-                missing.append(protocol.tool_message(result, call_id=str(call["id"]), tool=call["name"]))
-    return missing
+        calls = await items.of_step(tx, owned.tenant_id, UUID(turn_id), int(step))
+        unanswered += [item for item in calls if item.call_id not in answered and item.thread_id == owned.thread_id]
+    return unanswered
 
 
 def _result(item: Item) -> dict[str, Any]:
@@ -97,6 +115,12 @@ def _result(item: Item) -> dict[str, Any]:
     return protocol.failed("turn_ended", "The turn ended before this call ran.", retryable=False)
 
 
+def _not_ours(call: ToolCall) -> ToolMessage:
+    """A call that came along with a copied conversation: its approval and its effect did not (E2)."""
+    result = protocol.failed("not_of_this_thread", "This call was made in another conversation.", retryable=False)
+    return protocol.tool_message(result, call_id=str(call["id"]), tool=call["name"])
+
+
 def in_order(messages: list[AnyMessage]) -> list[BaseMessage]:
     """The history as providers demand it: each result directly behind the message that made the call, in its order."""
     results = {message.tool_call_id: message for message in messages if isinstance(message, ToolMessage)}
@@ -106,5 +130,5 @@ def in_order(messages: list[AnyMessage]) -> list[BaseMessage]:
             continue
         ordered.append(message)
         if isinstance(message, AIMessage):
-            ordered.extend(results[str(call["id"])] for call in message.tool_calls)
+            ordered.extend(results.get(str(call["id"])) or _not_ours(call) for call in message.tool_calls)
     return ordered

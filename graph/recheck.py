@@ -93,6 +93,11 @@ async def fresh(services: Services, item: Item, asked: Approval) -> Fresh:
     return Fresh(await draft(assessed), requirement(assessed.verdict, services.settings.approval_ttl))
 
 
+def still_there(services: Services, asked: Approval) -> bool:
+    """Whether the tool is there and takes what it took when the call was asked."""
+    return _gone(services, asked.content) is None
+
+
 def _gone(services: Services, content: dict[str, Any]) -> Orphaned | None:
     if content["tool"] not in services.registry:
         return Orphaned(f"The tool {content['tool']} no longer exists.")

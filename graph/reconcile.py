@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import interrupt
 
 from graph import protocol
-from graph.execute import MAX_DISPATCHES, as_receipt, executed, interrupted, send_rest
+from graph.execute import MAX_DISPATCHES, TOO_OLD, as_receipt, executed, interrupted, send_rest
 from graph.plain import clean, shortened
 from graph.said import said
 from graph.services import Services, owned_by
@@ -33,7 +33,7 @@ async def reconcile(services: Services, state: CallState, config: RunnableConfig
     owned = owned_by(config)
     item_id = UUID(state["call"]["item_id"])
     async with services.database.read() as tx:
-        item = await items.get(tx, item_id)
+        item = await items.get(tx, owned.tenant_id, owned.turn_id, item_id)
         asked = await approvals.latest(tx, owned.tenant_id, item_id)
         effect = await effects.of_item(tx, owned.tenant_id, item_id)
         turn = await turns.get(tx, owned.tenant_id, owned.turn_id)
@@ -111,8 +111,7 @@ async def _absent(services: Services, owned: Owned, item: Item, effect: Effect, 
         return {"next": "end"}
     if window is not None and effect.age < window:
         return {"next": "approval"}
-    message = "It did not happen, and its idempotency key is too old to send it again; propose it anew."
-    await _finish(services, owned, item, "failed", protocol.failed("window_closed", message, retryable=False))
+    await _finish(services, owned, item, "failed", protocol.failed("window_closed", TOO_OLD, retryable=False))
     return {"next": "end"}
 
 

@@ -27,20 +27,21 @@ class Services:
     registry: Registry
     policy: Policy
     model: BaseChatModel
-    _in_flight: set[asyncio.Task[Any]] = field(default_factory=set)
+    _in_flight: dict[asyncio.Task[None], Owned] = field(default_factory=dict)
 
-    async def shielded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def shielded(self, owned: Owned, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` to its end even when the waiting node is cancelled: between a payment and its receipt an
         exception in a sibling, or a client that goes away, must not cut."""
         task = asyncio.create_task(work)
-        self._in_flight.add(task)
-        task.add_done_callback(self._in_flight.discard)
+        self._in_flight[task] = owned
+        task.add_done_callback(self._in_flight.pop)
         await asyncio.shield(task)
 
-    async def settled(self) -> None:
-        """Wait for calls that outlived their node."""
-        if self._in_flight:
-            await asyncio.wait(set(self._in_flight))
+    async def settled(self, owned: Owned) -> None:
+        """Wait for calls of the run that outlived their node."""
+        left = [task for task, of in self._in_flight.items() if of == owned]
+        if left:
+            await asyncio.wait(left)
 
 
 def owned_by(config: RunnableConfig) -> Owned:

@@ -15,22 +15,18 @@ from graph.services import Services
 from placet.record.database import Database
 from placet.record.digests import Keys
 from placet.record.start import load_digest_key, open_database
+from placet.rules import read_policy
 from placet.settings import Settings
-from policies import RULES, Policy, ToolSchema, load_rules
 from tools import mail, payments, shop
-from tools.registry import AnyTool, Registry
+from tools.registry import Registry
 
 MIGRATIONS = (shop.MIGRATIONS,)
-CONFIGURED = (
-    *mail.KNOWN,
-    *payments.KNOWN,
-)  # tools that are there when the settings say with what; their rules are checked always
 
 
 @asynccontextmanager
 async def open_house(settings: Settings, *, model: BaseChatModel | None = None) -> AsyncIterator[Services]:
     """Everything a turn needs, on an open database; `model` replaces the one that the settings name."""
-    async with open_database(settings, migrations=MIGRATIONS) as database:
+    async with open_database(settings, migrations=MIGRATIONS, wait=settings.database_wait) as database:
         yield furnish(settings, database, model=model)
 
 
@@ -48,15 +44,3 @@ def furnish(settings: Settings, database: Database, *, model: BaseChatModel | No
         policy=read_policy(settings, registry),
         model=model or build_model(settings),
     )
-
-
-def read_policy(settings: Settings, registry: Registry) -> Policy:
-    """The rules, compiled and checked against the tools; raises with file, line and suggestion (P7)."""
-    schemas = [schema_of(tool) for tool in registry]
-    absent = [schema_of(tool) for tool in CONFIGURED if tool.name not in registry]
-    return load_rules(settings.rules or RULES, schemas=schemas, absent=absent, timeout=settings.policy_timeout)
-
-
-def schema_of(tool: AnyTool | type[AnyTool]) -> ToolSchema:
-    """What the policy compiler needs to know of a tool."""
-    return ToolSchema(name=tool.name, tier=tool.tier.value, arguments=tool.Arguments, facts=tool.Facts)

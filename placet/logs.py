@@ -1,19 +1,20 @@
-"""Logs: one line each, on standard error; JSON where a machine reads. Never local variables, which may hold secrets (V4)."""
+"""Logs: one line each, on standard error unless told otherwise; JSON where a machine reads. Never local variables, which
+may hold secrets (V4)."""
 
 import logging
 import sys
+from typing import TextIO
 
 import structlog
 
 
-def configure(*, json: bool = False, level: int = logging.INFO) -> None:
-    """Set structlog up for this process."""
+def configure(*, json: bool = False, level: int = logging.INFO, to: TextIO | None = None) -> None:
+    """Set structlog up for this process; `to` is standard error when not given."""
+    to = to or sys.stderr
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if json
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        else structlog.dev.ConsoleRenderer(colors=to.isatty(), exception_formatter=structlog.dev.plain_traceback)
     )
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -25,6 +26,6 @@ def configure(*, json: bool = False, level: int = logging.INFO) -> None:
     structlog.configure(
         processors=[*processors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=to),
         cache_logger_on_first_use=False,
     )

@@ -20,7 +20,9 @@ def default_home() -> Path:
 class Settings(BaseSettings):
     """One instance per process, frozen; tests build their own."""
 
-    model_config = SettingsConfigDict(env_prefix="PLACET_", frozen=True, extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PLACET_", env_ignore_empty=True, frozen=True, extra="ignore", populate_by_name=True
+    )
 
     # Where things are
     home: Path = Field(default_factory=default_home)  # embedded database, keys; one folder to back up
@@ -28,6 +30,7 @@ class Settings(BaseSettings):
     owner_database_url: SecretStr | None = (
         None  # the role that migrates; without it the application owns its audit rows
     )
+    database_wait: float = Field(default=60.0, ge=0)  # seconds to wait for a database that is down
     pool_size: int = Field(default=10, ge=2, le=200)  # connections of one process
     rules: Path | None = None  # another rules file than policies/rules.toml
 

@@ -96,7 +96,10 @@ class Approval:
         return content
 
     def verify(self, keys: Keys) -> None:
-        """Raise `Tampered` unless the bytes have their hash and the row carries the digest of its own identity (V6)."""
+        """Raise `Tampered` unless the bytes have their hash, the row carries the digest of its own identity, and one that is
+        approved has somebody who approved it (V6)."""
+        if self.status == "approved" and self.decision not in ("approve", "approve_with_changes"):
+            raise Tampered(f"Approval {self.approval_id} is marked as approved, and nobody approved it.")
         if canonical.sha256(self.payload) != self.payload_hash:
             raise Tampered(f"The stored bytes of approval {self.approval_id} do not have their hash.")
         keys.verify(
@@ -308,6 +311,13 @@ async def close(
             epoch=owned.epoch,
         )
     return bool(closed)
+
+
+async def orphan(tx: Transaction, owned: Owned, item_id: UUID, *, because: str) -> None:
+    """Nothing leads to this call any more (G8): what was asked about it is closed. The caller fenced."""
+    asked = await latest(tx, owned.tenant_id, item_id)
+    if asked is not None and asked.status in ("pending", "approved"):
+        await close(tx, owned, asked, "orphaned", because=because)
 
 
 async def expire_due(tx: Transaction, tenant: str) -> int:

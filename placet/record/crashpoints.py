@@ -3,7 +3,8 @@
 A named transaction has two, `<name>:commit` just before and `<name>:committed` just after; a call to the outside has
 `<name>:before` and `<name>:after`. They come with `Database.transaction(name)` and `outside(name)`, so that a new commit
 or call cannot forget its own. Nothing is armed unless `PLACET_CRASH_AT` names points, as `point=action[,point=action …]`
-with the actions `kill` (SIGKILL to this very process), `raise` and `wait/<file>` (until the file exists). A point fires
+with the actions `kill` (SIGKILL to this very process), `raise`, `die` (the same within one process, for tests) and
+`wait/<file>` (until the file exists). A point fires
 once per process.
 """
 
@@ -17,7 +18,11 @@ from pathlib import Path
 
 
 class Crashed(RuntimeError):
-    """An armed point raised."""
+    """An armed point raised: an ordinary exception at the worst place."""
+
+
+class Died(BaseException):
+    """An armed point ended this run as a kill would, within a process that lives on; nobody handles it."""
 
 
 _armed: dict[str, str] = dict(
@@ -43,10 +48,12 @@ async def reach(point: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "raise":
         raise Crashed(f"armed at {point}")
+    elif action == "die":
+        raise Died(f"armed at {point}")
     elif action.startswith("wait/"):
         await asyncio.to_thread(_wait_for, Path(action.removeprefix("wait")))
     else:
-        raise ValueError(f"PLACET_CRASH_AT knows kill, raise and wait/<file>; got {action!r} for {point}.")
+        raise ValueError(f"PLACET_CRASH_AT knows kill, raise, die and wait/<file>; got {action!r} for {point}.")
 
 
 @asynccontextmanager

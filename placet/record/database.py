@@ -75,12 +75,8 @@ class Database:
             max_size=size,
             open=False,
             check=self._check,
-            reset=self._returned,
             kwargs={"autocommit": True, "row_factory": dict_row, "options": SEARCH_PATH},
         )
-
-    async def _returned(self, connection: AsyncConnection[Any]) -> None:
-        self._idle_since[connection] = time.monotonic()
 
     async def _check(self, connection: AsyncConnection[Any]) -> None:
         """A connection that was idle for long may be dead: it is replaced before it is handed out. One that was used a
@@ -96,12 +92,22 @@ class Database:
         await self.pool.close()
 
     @asynccontextmanager
+    async def connected(self) -> AsyncIterator[AsyncConnection[dict[str, Any]]]:
+        """A connection of the pool. (A pool's `reset` would also note its return, but in a task of the pool's own: what
+        is given back last would then stay open when the pool closes.)"""
+        async with self.pool.connection() as connection:
+            try:
+                yield connection
+            finally:
+                self._idle_since[connection] = time.monotonic()
+
+    @asynccontextmanager
     async def transaction(self, name: str = "") -> AsyncIterator[Transaction]:
         """`async with database.transaction("ask") as tx:` commits at the end, rolls back on an exception.
 
         Those on the way of a call are named: a test can stop the process before and after their commit.
         """
-        async with self.pool.connection() as connection:
+        async with self.connected() as connection:
             async with connection.transaction():
                 yield Transaction(connection)
                 await reach(f"{name}:commit")
@@ -110,5 +116,5 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
         """Statements that each see what is committed when they run; nothing is held between them."""
-        async with self.pool.connection() as connection:
+        async with self.connected() as connection:
             yield Transaction(connection)

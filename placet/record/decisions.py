@@ -35,6 +35,7 @@ class Decision(BaseModel):
     def _complete(self) -> "Decision":
         if self.kind == "reject" and not (self.reason or "").strip():
             raise ValueError("a rejection needs a reason: it is what the agent is told")
+        canonical.check_plain(self.reason, "reason")
         if (self.kind == "approve_with_changes") != (self.arguments is not None):
             raise ValueError("arguments go with approve_with_changes, and with nothing else")
         return self
@@ -101,12 +102,14 @@ def read_decision(raw: object) -> Decision:
         )
     try:
         return Decision.model_validate(raw)
+    except canonical.NotPlain as error:
+        raise InvalidDecision(f"The decision cannot be read: {error}.") from None
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc']) or 'decision'}: {problem['msg']}"
+            f"{'.'.join(ascii(part)[1:-1] for part in map(str, problem['loc'])) or 'decision'}: {problem['msg']}"
             for problem in error.errors(include_url=False)
         )
-        raise InvalidDecision(f"The decision cannot be read: {problems}.") from None
+        raise InvalidDecision(f"The decision cannot be read: {problems[:2000]}.") from None
 
 
 async def decide(

@@ -368,7 +368,8 @@ def _lives_in(pid: int | None, data: Path) -> bool:
     if not pid:
         return False
     try:
-        return Path(psutil.Process(pid).cwd()).samefile(data)
+        folder = psutil.Process(pid).cwd()
+        return folder != "" and Path(folder).samefile(data)
     except (psutil.Error, OSError):
         return False
 

@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 
 from placet.record import events, ids
 from placet.record.database import Transaction
+from placet.record.errors import Tampered
 from placet.record.runs import Owned
 
 Status = Literal[
@@ -78,10 +79,14 @@ class Gated:
     result: dict[str, Any] | None = None
 
 
-async def recorded_answer(tx: Transaction, turn_id: UUID, step: int) -> dict[str, Any] | None:
+async def recorded_answer(tx: Transaction, tenant: str, turn_id: UUID, step: int) -> dict[str, Any] | None:
     """The model's answer of this step when there is one: then it counts, and the model is not asked again (G1)."""
     answer: dict[str, Any] | None = await tx.fetch_value(
-        "select answer from model_answers where turn_id = %(turn)s and step = %(step)s", {"turn": turn_id, "step": step}
+        """
+        select answer from model_answers
+         where turn_id = %(turn)s and step = %(step)s and tenant_id = %(tenant)s
+        """,
+        {"turn": turn_id, "step": step, "tenant": tenant},
     )
     return answer
 
@@ -146,33 +151,33 @@ _ITEM = """
 """
 
 
-async def of_step(tx: Transaction, turn_id: UUID, step: int) -> list[Item]:
+async def of_step(tx: Transaction, tenant: str, turn_id: UUID, step: int) -> list[Item]:
     """The calls of one model answer, in the model's order."""
     return await tx.fetch_all(
         Item,
-        _ITEM + "where turn_id = %(turn)s and step = %(step)s order by ordinal",
-        {"turn": turn_id, "step": step},
+        _ITEM + "where tenant_id = %(tenant)s and turn_id = %(turn)s and step = %(step)s order by ordinal",
+        {"tenant": tenant, "turn": turn_id, "step": step},
     )
 
 
-async def of_turn(tx: Transaction, turn_id: UUID) -> list[Item]:
+async def of_turn(tx: Transaction, tenant: str, turn_id: UUID) -> list[Item]:
     """All calls of a turn, in the model's order."""
     return await tx.fetch_all(
         Item,
-        _ITEM + "where turn_id = %(turn)s order by step, ordinal",
-        {"turn": turn_id},
+        _ITEM + "where tenant_id = %(tenant)s and turn_id = %(turn)s order by step, ordinal",
+        {"tenant": tenant, "turn": turn_id},
     )
 
 
-async def get(tx: Transaction, item_id: UUID) -> Item:
-    """One call; it exists, since ids are derived from rows that do."""
+async def get(tx: Transaction, tenant: str, turn_id: UUID, item_id: UUID) -> Item:
+    """A call of the turn; raises `Tampered` when the state names another one's."""
     item = await tx.fetch_one(
         Item,
-        _ITEM + "where item_id = %(item)s",
-        {"item": item_id},
+        _ITEM + "where tenant_id = %(tenant)s and turn_id = %(turn)s and item_id = %(item)s",
+        {"tenant": tenant, "turn": turn_id, "item": item_id},
     )
     if item is None:
-        raise LookupError(f"no plan item {item_id}")
+        raise Tampered(f"The state names the call {item_id}, which is none of turn {turn_id}.")
     return item
 
 

@@ -31,15 +31,27 @@ class Owned:
     because: str
 
 
-async def make_due(tx: Transaction, tenant: str, thread_id: UUID, turn_id: UUID, *, because: str) -> None:
-    """Make a run of the turn due, in the caller's transaction. Two knocks before the claim are one run."""
+async def make_due(
+    tx: Transaction, tenant: str, thread_id: UUID, turn_id: UUID, *, because: str, after: timedelta = timedelta(0)
+) -> None:
+    """Make a run of the turn due, in the caller's transaction. Two knocks before the claim are one run, at the earlier
+    time and for the later reason."""
     await tx.execute(
         """
-        insert into runs (run_id, tenant_id, thread_id, turn_id, because)
-        values (%(run)s, %(tenant)s, %(thread)s, %(turn)s, %(because)s)
-        on conflict (turn_id) where status = 'due' do nothing
+        insert into runs (run_id, tenant_id, thread_id, turn_id, because, due_at)
+        values (%(run)s, %(tenant)s, %(thread)s, %(turn)s, %(because)s, clock() + %(after)s)
+        on conflict (turn_id) where status = 'due'
+        do update set due_at = least(runs.due_at, excluded.due_at),
+                      because = case when excluded.because = 'parked' then runs.because else excluded.because end
         """,
-        {"run": uuid4(), "tenant": tenant, "thread": thread_id, "turn": turn_id, "because": because},
+        {
+            "run": uuid4(),
+            "tenant": tenant,
+            "thread": thread_id,
+            "turn": turn_id,
+            "because": because,
+            "after": after,
+        },
     )
     await notify(tx, thread_id)
 

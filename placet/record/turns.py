@@ -1,7 +1,7 @@
 """Turns: one user request each, from message to final answer (T1–T6)."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
@@ -219,7 +219,7 @@ async def start(tx: Transaction, owned: Owned) -> Status:
         "update turns set status = 'running', resume_at = null, updated_at = clock() where turn_id = %(turn)s",
         {"turn": owned.turn_id},
     )
-    kind: events.EventType = "turn_started" if before == "created" else "turn_resumed"
+    kind: events.EventType = "turn_started" if before == "created" and owned.because != "retry" else "turn_resumed"
     await events.append(tx, owned.thread_id, kind, {"because": owned.because}, turn_id=owned.turn_id, epoch=owned.epoch)
     return "running"
 
@@ -247,11 +247,14 @@ async def settle(
     ending: Literal["completed", "failed", "exhausted"] | None,
     output_text: str | None = None,
     error: dict[str, Any] | None = None,
+    leftover: dict[str, Any] | None = None,
 ) -> Status:
     """End the run: the turn waits, or has ended, and the thread is free, in one transaction.
 
     `ending` is what the graph reached; None when it paused. What it waits for is read from the rows: an effect that
     people must settle stands before an approval (section 3 of the promises). A turn that was cancelled stays cancelled.
+    `leftover` is the result of calls that have none when the turn breaks off (G5): nobody is asked about them any more,
+    and a closing run looks after what was sent.
     """
     await runs.fence(tx, owned)
     now = await tx.fetch_one(
@@ -259,6 +262,7 @@ async def settle(
         """
         select u.status,
                exists (select 1 from effects e where e.turn_id = u.turn_id and e.status = 'unknown') as unknown,
+               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status in ('dispatched', 'unknown')) as open,
                exists (select 1 from approvals a where a.turn_id = u.turn_id and a.status = 'pending')
                or exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned') as pending
           from turns u where u.turn_id = %(turn)s for no key update
@@ -269,6 +273,8 @@ async def settle(
         raise UnknownTurn(f"There is no turn {owned.turn_id}.")
     status: Status = now.status
     if now.status not in ENDED:
+        if ending is None and not now.pending and not now.unknown and owned.because == "parked":
+            ending, error = "failed", _STUCK
         status = ending or ("awaiting_reconciliation" if now.unknown else "awaiting_approval")
         await tx.execute(
             """
@@ -285,6 +291,10 @@ async def settle(
                 "ended": status in ENDED,
             },
         )
+        if leftover is not None:
+            await _close_calls(tx, owned.thread_id, owned.turn_id, "failed", leftover, because="the turn broke off")
+            if now.open:
+                await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="closing")
         await _tell(tx, owned, status, output_text, error)
         if ending is None and not now.pending and not now.unknown:
             await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="parked")
@@ -292,11 +302,78 @@ async def settle(
     return status
 
 
+async def refuse(tx: Transaction, owned: Owned, error: dict[str, Any]) -> Status:
+    """This process cannot run the turn: it stays as it is, says why, and another process may try in a minute (G8)."""
+    await runs.fence(tx, owned)
+    await tx.execute(
+        "update turns set error = %(error)s, updated_at = clock() where turn_id = %(turn)s",
+        {"error": Jsonb(error), "turn": owned.turn_id},
+    )
+    turn = await get(tx, owned.tenant_id, owned.turn_id)
+    await runs.make_due(
+        tx, owned.tenant_id, owned.thread_id, owned.turn_id, because=owned.because, after=timedelta(minutes=1)
+    )
+    await runs.release(tx, owned, outcome="refused")
+    return turn.status
+
+
+async def retry(tx: Transaction, user: people.User, turn_id: UUID) -> Turn:
+    """Reopen a failed turn at its next step (T2); a call that has a result is not repeated. Raises `Conflict`."""
+    turn = await get(tx, user.tenant_id, turn_id)
+    _check_may_steer(user, turn)
+    await runs.lock_thread(tx, turn.thread_id)
+    reopened = await tx.execute(
+        """
+        update turns set status = 'created', ended_at = null, error = null, updated_at = clock()
+         where turn_id = %(turn)s and status = 'failed'
+        """,
+        {"turn": turn_id},
+    )
+    if not reopened:
+        raise Conflict(f"The turn is {turn.status}; only a failed one is retried.", status=turn.status)
+    await runs.make_due(tx, user.tenant_id, turn.thread_id, turn_id, because="retry")
+    await audit.append(
+        tx, user.tenant_id, actor=user.user_id, action="retried", subject=f"turn:{turn_id}", body={"error": turn.error}
+    )
+    return await get(tx, user.tenant_id, turn_id)
+
+
+async def migrate(tx: Transaction, user: people.User, turn_id: UUID) -> Turn:
+    """Bring a turn's orphaned calls to the graph and tools as they are now: what can be asked is asked again (G8)."""
+    turn = await get(tx, user.tenant_id, turn_id)
+    if not user.is_a("operator"):
+        raise NotAllowed(f"Migrating a turn needs the role operator; {user.user_id} is {', '.join(user.roles)}.")
+    await runs.lock_thread(tx, turn.thread_id)
+    orphaned = await tx.fetch_value(
+        "select count(*) from plan_items where turn_id = %(turn)s and status = 'orphaned'", {"turn": turn_id}
+    )
+    if not orphaned or turn.status in ENDED:
+        raise Conflict(f"The turn is {turn.status} and has no orphaned call.", status=turn.status)
+    await runs.make_due(tx, user.tenant_id, turn.thread_id, turn_id, because="migrate")
+    await audit.append(
+        tx, user.tenant_id, actor=user.user_id, action="migrated", subject=f"turn:{turn_id}", body={"calls": orphaned}
+    )
+    return turn
+
+
+def _check_may_steer(user: people.User, turn: Turn) -> None:
+    if turn.requester != user.user_id and not user.is_a("operator"):
+        raise NotAllowed(f"{user.user_id} may steer their own turns; another's needs the role operator.")
+
+
 @dataclass(frozen=True, slots=True)
 class _Now:
     status: Status
     unknown: bool
+    open: bool
     pending: bool
+
+
+_STUCK = {
+    "code": "stuck",
+    "message": "The turn paused twice with nothing to wait for. Look at its events; retry or cancel it.",
+    "retryable": True,
+}
 
 
 async def _tell(
@@ -327,8 +404,7 @@ async def cancel(
     The requester may cancel their own turn, an operator any. Raises `TurnEnded` when it is over already.
     """
     turn = await get(tx, user.tenant_id, turn_id)
-    if turn.requester != user.user_id and not user.is_a("operator"):
-        raise NotAllowed(f"{user.user_id} may cancel their own turns; another's needs the role operator.")
+    _check_may_steer(user, turn)
     await runs.lock_thread(tx, turn.thread_id)
     changed = await tx.execute(
         """
@@ -340,35 +416,7 @@ async def cancel(
     if not changed:
         ended = await get(tx, user.tenant_id, turn_id)
         raise TurnEnded(f"The turn is {ended.status} since {ended.ended_at:%Y-%m-%d %H:%M} UTC.", status=ended.status)
-    closed = await tx.fetch_dicts(
-        """
-        update approvals a set status = 'cancelled', closed_at = clock(), closed_because = 'turn cancelled'
-         where turn_id = %(turn)s
-           and (status = 'pending'
-                or status = 'approved'
-                   and not exists (select 1 from effects e where e.approval_id = a.approval_id and e.status <> 'absent'))
-        returning approval_id, item_id
-        """,
-        {"turn": turn_id},
-    )
-    await tx.execute(
-        """
-        update plan_items i
-           set status = 'cancelled', result = %(result)s, finished_at = clock()
-         where turn_id = %(turn)s and result is null
-           and not exists (select 1 from effects e where e.item_id = i.item_id and e.status <> 'absent')
-        """,
-        {"turn": turn_id, "result": Jsonb(result)},
-    )
-    for approval in closed:
-        await events.append(
-            tx,
-            turn.thread_id,
-            "approval_closed",
-            {"approval_id": str(approval["approval_id"]), "status": "cancelled"},
-            turn_id=turn_id,
-            item_id=approval["item_id"],
-        )
+    closed = await _close_calls(tx, turn.thread_id, turn_id, "cancelled", result, because="the turn was cancelled")
     await events.append(tx, turn.thread_id, "turn_cancelled", {"by": user.user_id, "reason": reason}, turn_id=turn_id)
     await runs.make_due(tx, user.tenant_id, turn.thread_id, turn_id, because="cancel")
     await audit.append(
@@ -377,6 +425,48 @@ async def cancel(
         actor=user.user_id,
         action="cancelled",
         subject=f"turn:{turn_id}",
-        body={"reason": reason, "approvals": [str(approval["approval_id"]) for approval in closed]},
+        body={"reason": reason, "approvals": closed},
     )
     return await get(tx, user.tenant_id, turn_id)
+
+
+async def _close_calls(
+    tx: Transaction,
+    thread_id: UUID,
+    turn_id: UUID,
+    status: Literal["cancelled", "failed"],
+    result: dict[str, Any],
+    *,
+    because: str,
+) -> list[str]:
+    """Calls that were not sent end with `result`, and what was asked about them is closed; ids of those approvals."""
+    closed = await tx.fetch_dicts(
+        """
+        update approvals a set status = 'cancelled', closed_at = clock(), closed_because = %(because)s
+         where turn_id = %(turn)s
+           and (status = 'pending'
+                or status = 'approved'
+                   and not exists (select 1 from effects e where e.approval_id = a.approval_id and e.status <> 'absent'))
+        returning approval_id, item_id
+        """,
+        {"turn": turn_id, "because": because},
+    )
+    await tx.execute(
+        """
+        update plan_items i
+           set status = %(status)s, result = %(result)s, finished_at = clock()
+         where turn_id = %(turn)s and result is null
+           and not exists (select 1 from effects e where e.item_id = i.item_id and e.status <> 'absent')
+        """,
+        {"turn": turn_id, "status": status, "result": Jsonb(result)},
+    )
+    for approval in closed:
+        await events.append(
+            tx,
+            thread_id,
+            "approval_closed",
+            {"approval_id": str(approval["approval_id"]), "status": "cancelled", "because": because},
+            turn_id=turn_id,
+            item_id=approval["item_id"],
+        )
+    return [str(approval["approval_id"]) for approval in closed]

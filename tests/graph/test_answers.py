@@ -208,7 +208,7 @@ def test_p6_what_is_unusual_but_plain_is_the_same_when_executed(arguments: Any) 
 
 async def test_p6_postgres_gives_back_the_same_answer(database: Database) -> None:
     """What the text rules of jsonb say of it is what Postgres does: the same answer, the same canonical bytes."""
-    arguments = {
+    arguments: dict[str, Any] = {
         "zero": -0.0,
         "large": 1e16,
         "larger": 1.7e308,

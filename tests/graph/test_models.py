@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from graph import models
 from graph.answers import normalise
 from graph.models import ask, build_model, tool_schema
+from graph.openai_compatible import OpenAICompatible
 from graph.protocol import invalid, system_message, tool_message
 from placet.settings import Settings
 from tests.peers.openai_server import Server, call, completion, cut_off, drip, reply, serving, silence, status
@@ -373,9 +374,9 @@ def test_g1_the_settings_decide_which_model() -> None:
     default = build_model(configured(model=None))
     own = build_model(configured(model="llama", openai_base_url="http://127.0.0.1:9/v1", openai_api_key=None))
 
-    assert isinstance(default, models.OpenAICompatible)
+    assert isinstance(default, OpenAICompatible)
     assert (default.model_name, default.openai_api_base) == ("gpt-4.1-mini", "https://api.openai.com/v1")
-    assert isinstance(own, models.OpenAICompatible)
+    assert isinstance(own, OpenAICompatible)
     assert own.model_name == "llama"
 
 

@@ -1,7 +1,8 @@
 """The planner without a model: what it understands, proposes, and says of each ending."""
 
+import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,11 +17,16 @@ from graph.models import ask
 from graph.protocol import Result, system_message, tool_message
 from graph.rehearsal import Rehearsal
 from graph.rehearsal.understand import EXAMPLES, NotUnderstood, understand
+from placet.record.database import Database
+from tools.contract import Receipt
 from tools.money import show
+from tools.registry import Registry
+from tools.shop import Shop, tools
+from tools.shop.seed import seed
 
 ALL = ("search_orders", "get_balance", "draft_refund_report", "tag_orders", "refund_payments")
 REQUEST = "Refund the failed orders of batch NOV-17"
-World = Callable[[str, dict[str, Any]], Result]
+World = Callable[[str, dict[str, Any]], Result | Awaitable[Result]]
 
 
 def offered(*names: str) -> list[dict[str, Any]]:
@@ -102,7 +108,8 @@ class Talk:
         self.proposed.append([(call.tool, dict(call.arguments)) for call in answer.calls])
         self.messages.append(answer.as_message())
         for call in answer.calls:
-            result = self.world(call.tool, dict(call.arguments))
+            told = self.world(call.tool, dict(call.arguments))
+            result = await told if inspect.isawaitable(told) else told
             self.messages.append(tool_message(result, call_id=call.call_id, tool=call.tool))
         return answer
 
@@ -111,7 +118,9 @@ class Talk:
         return [arguments for answer in self.proposed for name, arguments in answer if name == tool]
 
 
-def shop(search: Result, *refunds: Result | Callable[[dict[str, Any]], Result], **others: Result) -> World:
+def shop(
+    search: Result, *refunds: Result | Callable[[dict[str, Any]], Result], **others: Result
+) -> Callable[[str, dict[str, Any]], Result]:
     """A world with this search; each refund has the next of these results, and the last one again and again."""
     left = list(refunds)
 
@@ -431,6 +440,35 @@ async def test_g1_orders_are_tagged_and_reports_drafted() -> None:
     assert talk.called("draft_refund_report") == [{"batch": "NOV-17"}]
     assert "Tagged 2 orders." in tagged
     assert "Drafted" in drafted
+
+
+async def test_p4_the_real_shop_is_understood(database: Database) -> None:
+    """With the shop's own tools and rows: 38 refunds of 4,120.00 EUR as one call, tagged, paid, told from the receipt."""
+    real = Shop(database, "acme")
+    await seed(real)
+    registry = Registry(tools(real))
+
+    async def run(name: str, arguments: dict[str, Any]) -> Result:
+        tool = registry[name]
+        args = tool.Arguments.model_validate_json(json.dumps(arguments))
+        answer = await tool.execute(args, f"op-{name}")
+        if isinstance(answer, Receipt):
+            ran = args.model_dump(mode="json")
+            return protocol.executed_gated(answer.model_dump(mode="json"), approved_by="marta", executed_input=ran)
+        return protocol.executed(answer)
+
+    talk = Talk(run)
+    before = await talk.user("What is the balance of batch NOV-17?")
+    last = await talk.user(f"{REQUEST} and tag them as refund-requested")
+    after = await talk.user("Show the refunds of batch NOV-17")
+
+    assert "4,120.00 EUR due" in before
+    [refund] = talk.called("refund_payments")
+    assert len(refund["refund_due_ids"]) == 38
+    assert refund["stated_total"] == {"minor": 412000, "currency": "EUR"}
+    assert "Refunded 38 payments, 4,120.00 EUR. Approved by marta. Receipt" in last
+    assert "Tagged 38 orders" in last
+    assert "I found no orders of batch NOV-17" in after
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from placet.house import CONFIGURED, schema_of
+from placet.rules import CONFIGURED, schema_of
 from policies import RULES, Policy, RulesRefused, ToolSchema, compile_rules, load_rules
 from tools.contract import Arguments, Facts, NoFacts
 from tools.money import Money

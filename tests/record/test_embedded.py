@@ -212,9 +212,11 @@ def test_embedded_waits_for_the_children_of_a_killed_postmaster(place: Path) -> 
         assert remembered(starting.result()) == ["before"]
 
 
-def test_embedded_a_reused_number_in_a_stale_file_is_nobody_to_kill(place: Path) -> None:
-    """The machine died, and the number in postmaster.pid now belongs to another process of the same account: the server
-    starts, the other process lives, and so it does after a stop of what does not run."""
+@pytest.mark.parametrize("state", ["living", "zombie"])
+def test_embedded_a_reused_number_in_a_stale_file_is_nobody_to_kill(place: Path, state: str) -> None:
+    """The machine died, and the number in postmaster.pid now belongs to another process of the same account (or to a dead
+    one that nobody has collected): the server starts, the other lives on, and so it does after a stop of what does not
+    run."""
     home = place / "home"
     server = embedded.start(home, fsync=False)
     remember(server, "before")
@@ -222,13 +224,16 @@ def test_embedded_a_reused_number_in_a_stale_file_is_nobody_to_kill(place: Path)
     kept = [lock.read_text() for lock in locks]
     embedded.stop(home)
     other = bystander(server)
+    if state == "zombie":
+        other.kill()
     try:
         for lock, text in zip(locks, kept, strict=True):
             lock.write_text("\n".join([str(other.pid), *text.split("\n")[1:]]))
         assert embedded.stop(home) is False
-        assert other.poll() is None
         assert remembered(embedded.start(home, fsync=False)) == ["before"]
-        assert other.poll() is None
+        assert psutil.Process(other.pid).status() == (
+            psutil.STATUS_ZOMBIE if state == "zombie" else psutil.STATUS_SLEEPING
+        )
     finally:
         other.kill()
         other.wait()

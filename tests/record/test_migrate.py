@@ -151,6 +151,22 @@ async def test_migrate_keeps_nothing_of_a_file_that_fails(owner_url: str, folder
     assert await migrate(owner_url, [folder], application=APP) == ["0001.broken"]
 
 
+async def test_migrate_a_file_and_its_mark_are_one_transaction(
+    owner_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies after the last statement and before the mark leaves nothing that the next would trip over."""
+
+    def dies(*args: object, **options: object) -> None:
+        raise SystemExit
+
+    (folder / "0001.whole.sql").write_text("create table placet.whole (n int)")
+    with monkeypatch.context() as patched:
+        patched.setattr("yoyo.backends.base.DatabaseBackend.mark_one", dies)
+        with pytest.raises(SystemExit):
+            await migrate(owner_url, [folder], application=APP)
+    assert await migrate(owner_url, [folder], application=APP) == ["0001.whole"]
+
+
 async def test_migrate_says_what_right_is_missing(database_url: str, folder: Path) -> None:
     """A role that may not migrate is told so, in the server's words."""
     (folder / "0001.more.sql").write_text("create table placet.more (n int)")
@@ -230,6 +246,7 @@ async def test_migrate_leaves_schemas_of_others_alone(owner_url: str, database_u
     """Rights are given where our files made the schema, nowhere else."""
     query(owner_url, "create schema theirs")
     query(owner_url, "create table theirs.secret (n int)")
+    query(owner_url, sql.SQL("grant usage on schema theirs to {}").format(sql.Identifier(APP)))
     await migrate(owner_url, [], application=APP)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         query(database_url, "select * from theirs.secret")

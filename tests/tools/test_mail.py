@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from placet.house import schema_of
 from placet.record import effects, people
 from placet.record.database import Database
+from placet.rules import schema_of
 from policies import RULES, RulesRefused, ToolSchema, compile_rules, load_rules
 from tests.conftest import Clock
 from tests.peers.smtp_server import Fault, PostOffice

@@ -10,9 +10,9 @@ import stripe
 from pydantic import SecretStr, ValidationError
 
 from graph import protocol
-from placet.house import schema_of
 from placet.record import runs, turns
 from placet.record.database import Database
+from placet.rules import schema_of
 from policies import RULES, load_rules
 from tests.conftest import Clock
 from tests.peers.stripe_server import Fault, StripeServer

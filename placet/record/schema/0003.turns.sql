@@ -37,6 +37,7 @@ create table turns (
     ended_at     timestamptz,
     unique (thread_id, ordinal),
     unique (tenant_id, turn_id),
+    unique (tenant_id, thread_id, turn_id),
     foreign key (tenant_id, thread_id) references threads (tenant_id, thread_id),
     constraint t1_ended_turns_have_a_time
         check ((status in ('completed', 'failed', 'exhausted', 'cancelled')) = (ended_at is not null))
@@ -71,8 +72,7 @@ create table runs (
     due_at      timestamptz not null default clock(),
     started_at  timestamptz,
     ended_at    timestamptz,
-    foreign key (tenant_id, thread_id) references threads (tenant_id, thread_id),
-    foreign key (tenant_id, turn_id) references turns (tenant_id, turn_id),
+    foreign key (tenant_id, thread_id, turn_id) references turns (tenant_id, thread_id, turn_id),
     check ((status = 'due') = (epoch is null)),
     check ((status = 'ended') = (ended_at is not null))
 );
@@ -123,9 +123,8 @@ create table plan_items (
     finished_at     timestamptz,
     unique (turn_id, step, ordinal),
     unique (turn_id, step, call_id),
-    unique (tenant_id, item_id),
-    foreign key (tenant_id, thread_id) references threads (tenant_id, thread_id),
-    foreign key (tenant_id, turn_id) references turns (tenant_id, turn_id),
+    unique (tenant_id, thread_id, turn_id, item_id),
+    foreign key (tenant_id, thread_id, turn_id) references turns (tenant_id, thread_id, turn_id),
     constraint g5_an_ended_call_has_a_result
         check ((status in ('invalid', 'denied', 'deferred', 'completed', 'failed', 'rejected', 'expired', 'superseded',
                            'cancelled')) = (result is not null)),
@@ -144,9 +143,12 @@ create trigger g5_item_moves before update of status on plan_items
         'awaiting_approval>denied', 'awaiting_approval>failed',
         'approved>executing', 'approved>awaiting_approval', 'approved>expired', 'approved>denied', 'approved>cancelled',
         'approved>superseded', 'approved>orphaned', 'approved>failed', 'approved>unknown',
-        'executing>completed', 'executing>failed', 'executing>unknown', 'executing>cancelled', 'executing>awaiting_approval',
-        'unknown>completed', 'unknown>failed', 'unknown>executing', 'unknown>awaiting_approval', 'unknown>cancelled',
-        'orphaned>cancelled', 'orphaned>awaiting_approval', 'orphaned>superseded');
+        'executing>completed', 'executing>failed', 'executing>unknown', 'executing>cancelled',
+        -- It is confirmed that nothing was sent, and the checks before sending it again find something (E5, A7).
+        'executing>awaiting_approval', 'executing>denied', 'executing>orphaned',
+        'unknown>awaiting_approval', 'unknown>denied', 'unknown>orphaned',
+        'unknown>completed', 'unknown>failed', 'unknown>executing', 'unknown>cancelled',
+        'orphaned>cancelled', 'orphaned>awaiting_approval', 'orphaned>superseded', 'orphaned>failed');
 
 create function guard_result() returns trigger
     language plpgsql

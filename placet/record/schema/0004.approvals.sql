@@ -40,9 +40,7 @@ create table approvals (
     key_id          text        not null,
     digest          bytea       not null check (length(digest) = 32),
     unique (item_id, ask),
-    foreign key (tenant_id, thread_id) references threads (tenant_id, thread_id),
-    foreign key (tenant_id, turn_id) references turns (tenant_id, turn_id),
-    foreign key (tenant_id, item_id) references plan_items (tenant_id, item_id),
+    foreign key (tenant_id, thread_id, turn_id, item_id) references plan_items (tenant_id, thread_id, turn_id, item_id),
     foreign key (tenant_id, requester) references users,
     check (expires_at > asked_at)
 );

@@ -36,9 +36,7 @@ create table effects (
     settled_at           timestamptz,
     key_id               text        not null,
     digest               bytea       not null check (length(digest) = 32),
-    foreign key (tenant_id, thread_id) references threads (tenant_id, thread_id),
-    foreign key (tenant_id, turn_id) references turns (tenant_id, turn_id),
-    foreign key (tenant_id, item_id) references plan_items (tenant_id, item_id),
+    foreign key (tenant_id, thread_id, turn_id, item_id) references plan_items (tenant_id, thread_id, turn_id, item_id),
     foreign key (approval_id, revision, payload_hash)
         references approval_revisions (approval_id, revision, payload_hash),
     constraint e1_the_hash_is_that_of_the_bytes check (arguments_hash = sha256(arguments)),
@@ -80,9 +78,13 @@ begin
     if not exists (select 1 from turns where turn_id = new.turn_id and status = 'running') then
         why := 'turn_not_running';
     elsif new.approval_id is not null then
-        if not exists (select 1 from approvals
+        if not exists (select 1 from approvals a
                         where approval_id = new.approval_id and item_id = new.item_id and tenant_id = new.tenant_id
-                          and status = 'approved' and revision = new.revision and payload_hash = new.payload_hash) then
+                          and thread_id = new.thread_id and turn_id = new.turn_id
+                          and status = 'approved' and revision = new.revision and payload_hash = new.payload_hash
+                          and quorum <= (select count(*) from decisions d
+                                          where d.approval_id = a.approval_id and d.revision = a.revision
+                                            and d.kind <> 'reject' and d.user_id <> a.requester)) then
             why := 'not_approved';
         elsif not exists (select 1 from approvals where approval_id = new.approval_id and expires_at > clock()) then
             why := 'approval_expired';
@@ -92,9 +94,12 @@ begin
             why := 'not_what_was_approved';
         end if;
     elsif not exists (select 1 from plan_items
-                       where item_id = new.item_id and tenant_id = new.tenant_id
+                       where item_id = new.item_id and tenant_id = new.tenant_id and turn_id = new.turn_id
                          and verdict ->> 'kind' = 'auto' and arguments = new.arguments) then
         why := 'no_verdict';
+    end if;
+    if why is null and exists (select 1 from plan_items where item_id = new.item_id and result is not null) then
+        why := 'call_ended';
     end if;
     if why is not null then
         raise exception 'operation % may not be dispatched: %', new.operation_id, why

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from placet import cli_db
+from placet.cli import db as cli_db
 from placet.record import embedded
 from placet.record.errors import Conflict
 from placet.settings import settings

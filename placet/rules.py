@@ -6,7 +6,7 @@ from policies import RULES, Policy, ToolSchema, load_rules
 from tools import mail, payments
 from tools.registry import AnyTool, Registry
 
-# Tools that are there when the settings say with what; their rules are checked always.
+# Tools that are there when the settings say with what; what the rules say of them is checked always.
 CONFIGURED = (*mail.KNOWN, *payments.KNOWN)
 
 

@@ -155,6 +155,52 @@ async def dispatch(
     return Dispatched(effect, ours=bool(inserted))
 
 
+async def dispatch_rest(tx: Transaction, owned: Owned, effect: Effect, *, evidence: str) -> Effect:
+    """Write down that the rest of an unknown effect leaves now, under the same operation id: some of its lines were seen
+    (E5), so it can neither be called absent nor be left half done.
+
+    It passes through `absent` inside this transaction, so that the last door looks at assent, turn and epoch again; nobody
+    ever sees it absent. Raises `NotDispatchable`, or `StaleEpoch`.
+    """
+    await runs.fence(tx, owned)
+    try:
+        for step in (
+            "update effects set status = 'absent' where operation_id = %(operation)s and status = 'unknown'",
+            """
+            update effects
+               set status = 'dispatched', epoch = %(epoch)s, attempts = attempts + 1, dispatched_at = clock(),
+                   settled_at = null
+             where operation_id = %(operation)s and status = 'absent'
+            """,
+        ):
+            if not await tx.execute(step, {"operation": effect.operation_id, "epoch": owned.epoch}):
+                raise NotDispatchable("not_unknown")
+    except psycopg.Error as error:
+        if error.sqlstate == NO_ASSENT:
+            raise NotDispatchable(str(error.diag.message_detail)) from error
+        raise
+    await items.move(tx, effect.item_id, "executing")
+    again = await get(tx, owned.tenant_id, effect.operation_id)
+    payload = {"tool": effect.tool, "operation_id": str(effect.operation_id)}
+    steps: list[tuple[events.EventType, dict[str, Any]]] = [
+        ("effect_reconciled", {**payload, "status": "partial", "evidence": evidence}),
+        ("tool_started", {**payload, "attempt": again.attempts}),
+    ]
+    for kind, said in steps:
+        await events.append(
+            tx, owned.thread_id, kind, said, turn_id=owned.turn_id, item_id=effect.item_id, epoch=owned.epoch
+        )
+    await audit.append(
+        tx,
+        owned.tenant_id,
+        actor=f"epoch:{owned.epoch}",
+        action="dispatched the rest",
+        subject=f"effect:{effect.operation_id}",
+        body={"tool": effect.tool, "attempt": again.attempts, "evidence": evidence},
+    )
+    return again
+
+
 _EFFECT = """
     select operation_id, tenant_id, thread_id, turn_id, item_id, tool, effect_class, arguments, approval_id, revision,
            payload_hash, undoes, epoch, attempts, status, receipt, error, evidence, first_dispatched_at, dispatched_at,

@@ -170,9 +170,8 @@ class Player:
     async def _strike(self, point: str, what: str) -> bool:
         """The process waits at the point: now. Whether another one goes on instead."""
         if point != self.case.point:
-            rescuer = await self.slot.rescuer()
-            await self.enter(rescuer)
-            await rescuer.call(do=self.case.story.meanwhile[point], turn=str(self.played.turn_id))
+            clerk = await self.slot.clerk()
+            await clerk.call(do=self.case.story.meanwhile[point], turn=str(self.played.turn_id))
             return False
         self.played.struck = True
         self.played.world.something_went_wrong()
@@ -203,6 +202,8 @@ class Player:
         ]
 
     async def enter(self, process: Process, **arm: str) -> None:
+        """The process joins the case; whoever it is, what happens meanwhile happens to it."""
+        arm = {**dict.fromkeys(self.case.story.meanwhile, "pause"), **arm}
         folder = str(self.played.world.folder)
         await process.call(do="enter", folder=folder, arm=arm, note=self.case.fault is None)
 
@@ -330,9 +331,7 @@ async def play(slot: Slot, case: Case, *, restart: Callable[[], Awaitable[None]]
 
     turn = await patiently(ask)
     played = Played(case, turn.thread_id, turn.turn_id, world)
-    arm = dict.fromkeys(story.meanwhile, "pause")
-    if case.point is not None:
-        arm[case.point] = "kill" if case.fault == "kill" else "pause"
+    arm = {case.point: "kill" if case.fault == "kill" else "pause"} if case.point is not None else {}
     player = Player(slot, case, played, await slot.victim(), restart)
     try:
         if story.dies_first:
@@ -344,8 +343,6 @@ async def play(slot: Slot, case: Case, *, restart: Callable[[], Awaitable[None]]
         await player.play()
     except Exception as error:  # noqa: BLE001  # whatever breaks a case is what the matrix looks for
         played.problems.append(f"{type(error).__name__}: {error}")
-    if played.problems or player.overtaken:  # the next one starts from scratch
-        for process in (slot._victim, slot._rescuer):
-            if process is not None:
-                slot.bury(process)
+    if played.problems or player.overtaken:
+        slot.bury_all()
     return played

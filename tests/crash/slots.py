@@ -127,6 +127,7 @@ class Slot:
     unfenced: bool = False
     _victim: Process | None = None
     _rescuer: Process | None = None
+    _clerk: Process | None = None
 
     async def victim(self) -> Process:
         """The worker that the fault hits: the last one when it lives, else a new one."""
@@ -140,11 +141,24 @@ class Slot:
             self._rescuer = await self._born("rescuer")
         return self._rescuer
 
+    async def clerk(self) -> Process:
+        """Somebody else's process, from which they cancel."""
+        if self._clerk is None:
+            self._clerk = await self._born("clerk")
+        return self._clerk
+
     def bury(self, process: Process) -> None:
         """It died, or shall."""
         process.close()
-        self._victim = None if process is self._victim else self._victim
-        self._rescuer = None if process is self._rescuer else self._rescuer
+        for role in ("_victim", "_rescuer", "_clerk"):
+            if getattr(self, role) is process:
+                setattr(self, role, None)
+
+    def bury_all(self) -> None:
+        """The next case starts from scratch."""
+        for process in (self._victim, self._rescuer, self._clerk):
+            if process is not None:
+                self.bury(process)
 
     async def _born(self, kind: str) -> Process:
         return await self.nursery.born(kind, self.server.url(APP, self.name), unfenced=self.unfenced)
@@ -193,9 +207,7 @@ async def open_slot(server: Server, template: str, nursery: Nursery, *, unfenced
                     await _people(tx)
                 slot = Slot(server, nursery, Path(folder), name, owner, unfenced)
                 yield slot
-                for process in (slot._victim, slot._rescuer):
-                    if process is not None:
-                        process.close()
+                slot.bury_all()
     finally:
         await asyncio.to_thread(_drop, server, name)
 

@@ -141,10 +141,12 @@ SIDE_STORIES = [
     Story("denied now", ASKED, decide=_while_the_world(frozen=True), effects=NONE),
     Story("orphaned, cancelled", ASKED, decide=_while_the_world(new_schema=True), effects=NONE, ends=CANCELLED),
     Story("orphaned, migrated", ASKED, decide=_while_the_world(new_schema=True), orphaned="migrate"),
-    Story("refused", AUTO, acts=["refuses"], effects=NONE),
+    Story("refused", AUTO, acts=["refuses"], effects=NONE | ONE),  # one: who died with the answer asked again
     Story("not sent", AUTO, acts=["sends nothing"]),
     Story("breaks off after", ASKED, acts=["breaks off"]),
     Story("breaks off before", ASKED, acts=["breaks off before"]),
+    Story("made in part", AUTO, facts={"in_part": True}, acts=["breaks off before"]),
+    Story("breaks in the call", AUTO, facts={"tool_is_broken": True}, effects=NONE),
     Story("nobody knows", ASKED, facts={"silent": True}, acts=["breaks off"]),
     Story("abandoned", LETTER, acts=["breaks off before"], resolve=lambda unknown, world: "abandoned", effects=NONE),
     Story("a letter lost", LETTER, acts=["breaks off"]),

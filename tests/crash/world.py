@@ -5,7 +5,7 @@ witness is the book of `tests/outside.py` for payments and letters, and a table 
 there but the tools, and each kind is counted as that part of the world would count:
 
     pay     observable and idempotent: the bank does one thing per key
-    stamp   transactional: rows in the database of the receipt
+    stamp   transactional: rows in the receipt's own transaction
     mail    unobservable: every letter that arrives is a letter, and nobody can ask
 """
 
@@ -24,7 +24,7 @@ from tests import outside
 from tests.outside import Label, LabelArguments, Look, Mail, Pay, PayArguments, World
 from tests.scripted import Said, calls
 from tools import contract
-from tools.contract import NothingSent, Observed, Preview, Receipt, Refused, Tier, Tool
+from tools.contract import NothingSent, Observed, Preview, Receipt, Refused, Tier, TransactionalTool
 from tools.registry import AnyTool
 
 Call = tuple[str, dict[str, Any]]
@@ -229,6 +229,18 @@ class ChangingPay(Pay):
     def idempotency_window(self) -> timedelta:  # type: ignore[override]
         return timedelta(seconds=self.world.facts.get("window", 24 * 3600))
 
+    @property
+    def effect_class(self) -> str:  # type: ignore[override]
+        if self.world.facts.get("tool_is_broken"):
+            raise RuntimeError("the tool is broken")
+        return "money.out"
+
+    async def observe(self, args: Any, operation_id: str) -> Observed:
+        seen = await super().observe(args, operation_id)
+        if seen.status == "absent" and self.world.facts.get("in_part"):
+            return Observed(status="partial", evidence="some of it")
+        return seen
+
 
 class StampArguments(contract.Arguments):
     names: list[str] = Field(min_length=1, max_length=100)
@@ -238,7 +250,7 @@ class StampFacts(contract.Facts):
     count: int
 
 
-class Stamp(Tool[StampArguments, StampFacts]):
+class Stamp(TransactionalTool[StampArguments, StampFacts]):
     """Stamp names into the book. It does not come off."""
 
     name = "stamp"
@@ -246,7 +258,6 @@ class Stamp(Tool[StampArguments, StampFacts]):
     Facts = StampFacts
     tier = Tier.irreversible
     effect_class = "stamps.make"
-    idempotency_window = timedelta(hours=24)
     timeout = timedelta(seconds=5)
 
     def __init__(self, world: SharedWorld) -> None:
@@ -258,25 +269,17 @@ class Stamp(Tool[StampArguments, StampFacts]):
     async def preview(self, args: StampArguments, facts: StampFacts) -> Preview:
         return Preview(title=f"Stamp {facts.count} names", reversible=False)
 
-    async def execute(self, args: StampArguments, operation_id: str) -> Any:
-        assert self.world.database is not None
-        async with self.world.database.transaction() as tx:
-            if not await _made(tx, operation_id):
-                await tx.execute_many(
-                    "insert into stamps.made values (%(operation)s, %(case)s, %(name)s)",
-                    [{"operation": operation_id, "case": self.world.folder.name, "name": name} for name in args.names],
-                )
+    async def execute_in(self, tx: Transaction, args: StampArguments, operation_id: str) -> Receipt:
+        """No look at what is there already: that a second time comes to nothing is the transaction's doing."""
+        case = self.world.folder.name
+        rows = [{"operation": operation_id, "case": case, "name": name} for name in args.names]
+        await tx.execute_many("insert into stamps.made values (%(operation)s, %(case)s, %(name)s)", rows)
         return Receipt(external_id=operation_id, summary="stamped")
 
     async def observe(self, args: StampArguments, operation_id: str) -> Observed:
         assert self.world.database is not None
         async with self.world.database.read() as tx:
-            made = await _made(tx, operation_id)
-        if not made:
-            return Observed(status="absent", evidence="the book does not have it")
+            found = "select count(*) from stamps.made where operation_id = %(operation)s"
+            if not await tx.fetch_value(found, {"operation": operation_id}):
+                return Observed(status="absent", evidence="the book does not have it")
         return Observed(status="committed", receipt=Receipt(external_id=operation_id, summary="stamped"))
-
-
-async def _made(tx: Transaction, operation_id: str) -> bool:
-    found = "select count(*) from stamps.made where operation_id = %(operation)s"
-    return bool(await tx.fetch_value(found, {"operation": operation_id}))

@@ -25,12 +25,12 @@ def test_looking_at_an_empty_house_says_what_to_do(placet: Placet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "key"),
-    [("users list", "users"), ("turn list", "turns"), ("inbox", "approvals"), ("effects list", "effects")],
+    ("command", "keys"),
+    [("users list", "users"), ("turn list", "turns"), ("inbox", "approvals unknown"), ("effects list", "effects")],
 )
-def test_json_is_one_document_and_nothing_else(placet: Placet, command: str, key: str) -> None:
+def test_json_is_one_document_and_nothing_else(placet: Placet, command: str, keys: str) -> None:
     """Also where there is nothing."""
-    assert placet(*command.split(), "--json").json == {key: []}
+    assert placet(*command.split(), "--json").json == {key: [] for key in keys.split()}
 
 
 def test_a5_people_are_added_once_and_listed(placet: Placet) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from importlib import metadata
 from uuid import UUID
 
 import pytest
@@ -182,6 +183,7 @@ def test_p6_a_call_that_cannot_be_read_is_said_so(placet: Placet, call: tuple[st
 def test_help_says_the_exit_codes_and_a_typo_is_usage(placet: Placet) -> None:
     """2 for what cannot be read as a command; JSON where JSON was asked for."""
     assert "130 stopped by Ctrl-C" in " ".join(placet("--help").out.split())
+    assert placet("--version").out.strip() == metadata.version("placet")
     typo = placet("inbx", "--json")
     missing = placet("reject", "12345678")
 

@@ -17,7 +17,7 @@ from placet.record import audit, canonical, events, ids, items, people, runs
 from placet.record.approvals import Approval
 from placet.record.database import Transaction
 from placet.record.digests import Keys
-from placet.record.errors import Conflict, InvalidInput, NotAllowed, NotDispatchable, NotFound
+from placet.record.errors import Conflict, InvalidInput, NotAllowed, NotDispatchable, NotFound, StaleEpoch
 from placet.record.runs import Owned
 
 Status = Literal["dispatched", "committed", "refused", "absent", "unknown", "abandoned"]
@@ -505,30 +505,38 @@ async def _settle(
     receipt: dict[str, Any] | None = None,
     error: dict[str, Any] | None = None,
 ) -> bool:
-    """Move the effect on from where it is open, under the run's epoch (O2); the event says so once."""
-    await runs.fence(tx, owned)
-    moved = await tx.execute(
+    """Move the effect on from where it is open, and say so; False, and not a word, when it was settled before.
+
+    One statement, that locks the thread first (lock order) and is the fence (O2).
+    """
+    [row] = await tx.fetch_dicts(
         """
-        update effects
-           set status = %(status)s, receipt = %(receipt)s, error = coalesce(%(error)s, error),
-               settled_at = case when %(status)s <> 'unknown' then clock() end
-         where operation_id = %(operation)s and status in ('dispatched', 'unknown') and status <> %(status)s
+        with held as materialized (
+            select 1 from threads where thread_id = %(thread)s and epoch = %(epoch)s for no key update
+        ), moved as (
+            update effects
+               set status = %(status)s, receipt = %(receipt)s, error = coalesce(%(error)s, error),
+                   settled_at = case when %(status)s <> 'unknown' then clock() end
+              from held
+             where operation_id = %(operation)s and status in ('dispatched', 'unknown') and status <> %(status)s
+            returning operation_id
+        )
+        select exists (select from held) as held,
+               (select append_event(%(thread)s, %(epoch)s, %(type)s, %(turn)s, %(item)s, %(event)s) from moved) as seq
         """,
         {
+            "thread": owned.thread_id,
+            "epoch": owned.epoch,
             "operation": effect.operation_id,
             "status": status,
             "receipt": Jsonb(receipt) if receipt is not None else None,
             "error": Jsonb(error) if error is not None else None,
+            "type": kind,
+            "turn": owned.turn_id,
+            "item": effect.item_id,
+            "event": Jsonb({"tool": effect.tool, "operation_id": str(effect.operation_id), **payload}),
         },
     )
-    if moved:
-        await events.append(
-            tx,
-            owned.thread_id,
-            kind,
-            {"tool": effect.tool, "operation_id": str(effect.operation_id), **payload},
-            turn_id=owned.turn_id,
-            item_id=effect.item_id,
-            epoch=owned.epoch,
-        )
-    return bool(moved)
+    if not row["held"]:
+        raise StaleEpoch(f"Thread {owned.thread_id} belongs to another run; epoch {owned.epoch} is over.")
+    return row["seq"] is not None

@@ -377,7 +377,7 @@ async def test_e3_a_cancelled_run_does_not_cut_between_payment_and_receipt(datab
     with pytest.raises(asyncio.CancelledError):
         await run
     gate.set()
-    await house.services.settled()
+    await asyncio.wait(list(house.services._in_flight))
     [effect] = await house.effects(turn)
     assert effect.status == "committed"
     assert [item.status for item in await house.items(turn)] == ["completed"]

@@ -72,7 +72,7 @@ async def test_o3_a_lapsed_lease_raises_the_epoch_and_the_first_owner_can_write_
     async with database.transaction() as tx:
         await turns.start(tx, first)
         await items.record_answer(tx, first, 1, {"a": 1}, [items.Proposed("c", "label", {"name": "x"})], rationale="")
-        [item] = await items.of_step(tx, turn.turn_id, 1)
+        [item] = await items.of_step(tx, TENANT, turn.turn_id, 1)
         raw = b'{"name":"x"}'
         verdict = {"kind": "auto"}
         await items.freeze(tx, [items.Gated(item.item_id, "proposed", arguments=raw, verdict=verdict)])

@@ -7,11 +7,14 @@ no effect row.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import stamina
 from langchain_core.runnables import RunnableConfig
+from psycopg_pool import PoolTimeout
 
 from graph import protocol
 from graph.plain import clean
@@ -130,9 +133,19 @@ async def _call(
         await _failed(services, owned, item, tool, effect, error, begun=begun)
         return
     receipt = as_receipt(answer, effect)
-    async with services.database.transaction("receipt") as tx:
-        await effects.commit(tx, owned, effect, receipt, observed=False)
-        await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
+    async for attempt in _patiently():
+        with attempt:
+            async with services.database.transaction("receipt") as tx:
+                await effects.commit(tx, owned, effect, receipt, observed=False)
+                await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
+
+
+def _patiently() -> AsyncIterator[stamina.Attempt]:
+    """What the tool answered is in this process's hands alone: when the connection drops, it is written down over the next
+    one (E3). Each write is conditional and fenced, so that a second one changes nothing."""
+    return stamina.retry_context(
+        on=(psycopg.OperationalError, PoolTimeout), attempts=None, timeout=60.0, wait_initial=0.1, wait_max=1.0
+    ).__aiter__()
 
 
 async def _failed(
@@ -140,22 +153,24 @@ async def _failed(
 ) -> None:
     """A clear no, nothing sent, or unknown. Where lines were seen before, no answer of this attempt speaks for them."""
     database = services.database
-    match error:
-        case Refused() if not begun:
-            code, message = clean(str(error.code)), clean(str(error))
-            async with database.transaction("refused") as tx:
-                await effects.refuse(tx, owned, effect, code=code, message=message)
-                await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
-        case NothingSent() if not begun:
-            async with database.transaction("not_sent") as tx:
-                await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {said(error)}")
-                if effect.attempts >= MAX_DISPATCHES:
-                    result = protocol.failed("not_sent", f"Nothing was sent: {said(error)}", retryable=True)
-                    await items.finish(tx, item.item_id, "failed", result)
-        case _:
-            code, message = _lost(error, tool)
-            async with database.transaction("lost") as tx:
-                await effects.lose(tx, owned, effect, code=code, message=message)
+    async for attempt in _patiently():
+        with attempt:
+            match error:
+                case Refused() if not begun:
+                    code, message = clean(str(error.code)), clean(str(error))
+                    async with database.transaction("refused") as tx:
+                        await effects.refuse(tx, owned, effect, code=code, message=message)
+                        await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
+                case NothingSent() if not begun:
+                    async with database.transaction("not_sent") as tx:
+                        await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {said(error)}")
+                        if effect.attempts >= MAX_DISPATCHES:
+                            result = protocol.failed("not_sent", f"Nothing was sent: {said(error)}", retryable=True)
+                            await items.finish(tx, item.item_id, "failed", result)
+                case _:
+                    code, message = _lost(error, tool)
+                    async with database.transaction("lost") as tx:
+                        await effects.lose(tx, owned, effect, code=code, message=message)
 
 
 async def _change(

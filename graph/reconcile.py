@@ -69,14 +69,14 @@ async def reconcile(services: Services, state: CallState, config: RunnableConfig
 async def _observe(services: Services, effect: Effect) -> Observed:
     """Ask the outside system, a few times while it does not know."""
     effects.verify(services.keys, effect)
-    tool = services.registry[effect.tool]
-    arguments = tool.Arguments.model_validate_json(effect.arguments)
     seen = Observed(status="unknown")
     for wait in (0.0, 0.2, 1.0):
         await asyncio.sleep(wait)
         try:
+            tool = services.registry[effect.tool]
+            arguments = tool.Arguments.model_validate_json(effect.arguments)
             async with outside("observe"), asyncio.timeout(tool.timeout.total_seconds()):
-                seen = await tool.observe(arguments, str(effect.operation_id))
+                seen = Observed.model_validate(await tool.observe(arguments, str(effect.operation_id)))
         except Exception as error:  # noqa: BLE001  # an observer that fails says nothing about the effect
             seen = Observed(status="unknown", evidence=f"looking failed: {said(error)}")
         if seen.status != "unknown":
@@ -101,7 +101,7 @@ def _evidence(seen: Observed) -> str:
 
 async def _absent(services: Services, owned: Owned, item: Item, effect: Effect, *, closing: bool) -> dict[str, Any]:
     """It did not happen: the same operation may go again, while its key is still recognised (E5)."""
-    window = services.registry[effect.tool].idempotency_window
+    window = services.registry[effect.tool].idempotency_window if effect.tool in services.registry else None
     if closing:
         await _finish(services, owned, item, "cancelled", protocol.cancelled(item.tool))
         return {"next": "end"}

@@ -24,7 +24,7 @@ from graph.advance import _run, advance
 from graph.deciding import decide, prepare_edit
 from graph.services import Services
 from placet import logs
-from placet.house import furnish, read_policy
+from placet.house import furnish
 from placet.record import approvals, crashpoints, effects, events, items, people, runs, turns
 from placet.record.approvals import Approval
 from placet.record.checkpointer import FencedSaver, config_of
@@ -37,6 +37,7 @@ from placet.record.items import Item
 from placet.record.people import User
 from placet.record.runs import Owned
 from placet.record.turns import Turn
+from placet.rules import read_policy
 from placet.settings import Settings
 from placet.worker import Worker
 from tests.outside import RULES, World

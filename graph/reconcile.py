@@ -100,7 +100,8 @@ def _evidence(seen: Observed) -> str:
 
 
 async def _absent(services: Services, owned: Owned, item: Item, effect: Effect, *, closing: bool) -> dict[str, Any]:
-    """It did not happen: the same operation may go again, while its key is still recognised (E5)."""
+    """It did not happen: the same operation may go again, while its key is still recognised (E5). A tool that knows no keys
+    is sent again only where a person has said that it did not happen (E6)."""
     window = services.registry[effect.tool].idempotency_window if effect.tool in services.registry else None
     if closing:
         await _finish(services, owned, item, "cancelled", protocol.cancelled(item.tool))
@@ -109,7 +110,7 @@ async def _absent(services: Services, owned: Owned, item: Item, effect: Effect, 
         message = f"It was sent {effect.attempts} times and did not happen; see what {item.tool} answers."
         await _finish(services, owned, item, "failed", protocol.failed("not_done", message, retryable=True))
         return {"next": "end"}
-    if window is not None and effect.age < window:
+    if effect.age < window if window is not None else _said_by_a_person(effect):
         return {"next": "approval"}
     await _finish(services, owned, item, "failed", protocol.failed("window_closed", TOO_OLD, retryable=False))
     return {"next": "end"}
@@ -125,6 +126,10 @@ def _do_not_repeat(effect: Effect) -> dict[str, Any]:
     return protocol.unknown_do_not_repeat(
         effect.tool, operation_id=str(effect.operation_id), evidence=_last_said(effect)
     )
+
+
+def _said_by_a_person(effect: Effect) -> bool:
+    return bool(effect.evidence) and "by" in effect.evidence[-1]
 
 
 def _last_said(effect: Effect) -> str:

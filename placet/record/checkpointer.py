@@ -43,6 +43,7 @@ class FencedSaver(AsyncPostgresSaver):
             return
         if self.owned is None:
             raise StaleEpoch("This checkpointer only reads; writing needs a claim on the thread.")
+        await reach("checkpoint:begin")
         async with self.lock, self.database.connected() as connection:
             try:
                 async with connection.pipeline(), connection.cursor(binary=True, row_factory=dict_row) as cursor:

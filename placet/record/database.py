@@ -21,6 +21,12 @@ T = TypeVar("T")
 Params = Mapping[str, Any]
 IDLE = 5.0  # seconds after which a pooled connection is checked
 SEARCH_PATH = "-c search_path=placet,public"  # ours and the checkpointer's tables; a tool's own schema is qualified
+# A process that is stopped in the middle of a transaction, or whose machine is gone, would keep its locks: the thread could
+# not be taken up (O3), and nobody of the tenant could append to the audit chain. After this time the server ends it.
+LIVENESS = (
+    "-c idle_in_transaction_session_timeout=15s"
+    " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class Database:
             max_size=size,
             open=False,
             check=self._check,
-            kwargs={"autocommit": True, "row_factory": dict_row, "options": SEARCH_PATH},
+            kwargs={"autocommit": True, "row_factory": dict_row, "options": f"{SEARCH_PATH} {LIVENESS}"},
         )
 
     async def _check(self, connection: AsyncConnection[Any]) -> None:
@@ -105,8 +111,9 @@ class Database:
     async def transaction(self, name: str = "") -> AsyncIterator[Transaction]:
         """`async with database.transaction("ask") as tx:` commits at the end, rolls back on an exception.
 
-        Those on the way of a call are named: a test can stop the process before and after their commit.
+        Those on the way of a call are named: a test can stop the process before them, and before and after their commit.
         """
+        await reach(f"{name}:begin")
         async with self.connected() as connection:
             async with connection.transaction():
                 yield Transaction(connection)

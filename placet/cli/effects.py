@@ -9,7 +9,7 @@ from rich.text import Text
 from placet.cli import output, preview, rows
 from placet.cli.opening import As, open_house, open_record, run
 from placet.cli.output import Indented, Json
-from placet.record import effects, lookup
+from placet.record import by_hand, effects, lookup
 from placet.record.effects import Effect
 from placet.record.errors import InvalidInput
 from tools.money import show as money
@@ -122,7 +122,7 @@ async def _resolve(
         who = await record.user(user)
         async with record.database.transaction() as tx:
             effect = await effects.get(tx, record.tenant, await record.find(tx, "effect", typed))
-            effect = await effects.resolve(tx, who, effect, to=ending, reason=reason, external_id=external_id)
+            effect = await by_hand.resolve(tx, who, effect, to=ending, reason=reason, external_id=external_id)
     _tell(effect, f"is {effect.status}, says {who.user_id}; the turn goes on", as_json=as_json)
 
 

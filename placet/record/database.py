@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, LiteralString, TypeVar
 from weakref import WeakKeyDictionary
 
-from psycopg import AsyncConnection
+import psycopg
+from psycopg import AsyncConnection, errors
 from psycopg.rows import class_row, dict_row, scalar_row
 from psycopg_pool import AsyncConnectionPool
 
@@ -75,6 +76,7 @@ class Database:
     def __init__(self, dsn: str, *, size: int = 10) -> None:
         self.dsn = dsn
         self._idle_since: WeakKeyDictionary[AsyncConnection[Any], float] = WeakKeyDictionary()
+        self._broke = 0.0  # when a connection was last found dead
         self.pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]] = AsyncConnectionPool(
             dsn,
             min_size=1,
@@ -85,9 +87,10 @@ class Database:
         )
 
     async def _check(self, connection: AsyncConnection[Any]) -> None:
-        """A connection that was idle for long may be dead: it is replaced before it is handed out. One that was used a
-        moment ago is not asked, since that would cost a round trip each time."""
-        if time.monotonic() - self._idle_since.get(connection, 0.0) > IDLE:
+        """A connection that was idle for long, or since before another one broke, may be dead: it is replaced before it is
+        handed out. One that was used a moment ago is not asked, since that would cost a round trip each time."""
+        idle_since = self._idle_since.get(connection, 0.0)
+        if time.monotonic() - idle_since > IDLE or idle_since <= self._broke:
             await AsyncConnectionPool.check_connection(connection)
 
     async def __aenter__(self) -> "Database":
@@ -104,8 +107,12 @@ class Database:
         async with self.pool.connection() as connection:
             try:
                 yield connection
+            except (errors.IdleInTransactionSessionTimeout, errors.TransactionTimeout) as error:
+                raise psycopg.OperationalError(f"The server ended a transaction that hung: {error}") from error
             finally:
                 self._idle_since[connection] = time.monotonic()
+                if connection.broken:
+                    self._broke = time.monotonic()
 
     @asynccontextmanager
     async def transaction(self, name: str = "") -> AsyncIterator[Transaction]:

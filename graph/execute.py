@@ -188,12 +188,12 @@ async def _change(
 
     A worker that is stopped in the middle would hold the rows for ever: the server ends its transaction instead.
     """
-    async with services.database.transaction("receipt") as tx:
+    async with services.database.transaction("changed") as tx:
         await tx.execute(
             "select set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true)",
             {"milliseconds": f"{tool.timeout.total_seconds() * 1000:.0f}"},
         )
-        async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
+        async with outside("change"), asyncio.timeout(tool.timeout.total_seconds()):
             answer = await tool.execute_in(tx, arguments, str(effect.operation_id))
         receipt = as_receipt(answer, effect)
         if not await effects.commit(tx, owned, effect, receipt, observed=False):

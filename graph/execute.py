@@ -136,8 +136,8 @@ async def _call(
     async for attempt in _patiently():
         with attempt:
             async with services.database.transaction("receipt") as tx:
-                await effects.commit(tx, owned, effect, receipt, observed=False)
-                await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
+                if await effects.commit(tx, owned, effect, receipt, observed=False):
+                    await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
 
 
 def _patiently() -> AsyncIterator[stamina.Attempt]:
@@ -159,8 +159,9 @@ async def _failed(
                 case Refused() if not begun:
                     code, message = clean(str(error.code)), clean(str(error))
                     async with database.transaction("refused") as tx:
-                        await effects.refuse(tx, owned, effect, code=code, message=message)
-                        await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
+                        if await effects.refuse(tx, owned, effect, code=code, message=message):
+                            result = protocol.failed(code, message, retryable=False)
+                            await items.finish(tx, item.item_id, "failed", result)
                 case NothingSent() if not begun:
                     async with database.transaction("not_sent") as tx:
                         await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {said(error)}")
@@ -187,12 +188,12 @@ async def _change(
 
     A worker that is stopped in the middle would hold the rows for ever: the server ends its transaction instead.
     """
-    async with services.database.transaction("receipt") as tx:
+    async with services.database.transaction("changed") as tx:
         await tx.execute(
             "select set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true)",
             {"milliseconds": f"{tool.timeout.total_seconds() * 1000:.0f}"},
         )
-        async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
+        async with outside("change"), asyncio.timeout(tool.timeout.total_seconds()):
             answer = await tool.execute_in(tx, arguments, str(effect.operation_id))
         receipt = as_receipt(answer, effect)
         if not await effects.commit(tx, owned, effect, receipt, observed=False):

@@ -76,7 +76,12 @@ class House:
         return cast("Scripted", self.services.model)
 
     def elsewhere(
-        self, *, model: BaseChatModel | None = None, tools: Iterable[AnyTool] | None = None, rules: str | None = None
+        self,
+        *,
+        model: BaseChatModel | None = None,
+        tools: Iterable[AnyTool] | None = None,
+        rules: str | None = None,
+        database: Database | None = None,
     ) -> "House":
         """The same rows, seen by another process: a new graph, a new worker; perhaps after a deploy."""
         services = self.services
@@ -87,7 +92,14 @@ class House:
             if rules is not None:
                 settings = settings.model_copy(update={"rules": _write(rules, cast("Path", settings.rules).parent)})
             policy = read_policy(settings, registry)
-        services = replace(services, model=model or services.model, registry=registry, policy=policy, _in_flight={})
+        services = replace(
+            services,
+            model=model or services.model,
+            registry=registry,
+            policy=policy,
+            database=database or services.database,
+            _in_flight={},
+        )
         return replace(self, services=services, worker=Worker(services))
 
     # What people and clients do

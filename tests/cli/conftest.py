@@ -102,7 +102,7 @@ def process(environment: dict[str, str]) -> Callable[..., Ran]:
             capture_output=True,
             text=True,
             env={**environment, **more},
-            timeout=110,
+            timeout=200,
             check=False,
         )
         return Ran(done.returncode, done.stdout, done.stderr)

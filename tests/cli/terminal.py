@@ -11,7 +11,7 @@ from fcntl import ioctl
 from pathlib import Path
 
 CTRL_C = "\x03"
-PATIENCE = 90.0  # seconds
+PATIENCE = 200.0  # seconds
 
 
 def at_a_terminal(

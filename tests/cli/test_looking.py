@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from importlib import metadata
 from uuid import UUID
 
 import pytest
@@ -25,12 +26,12 @@ def test_looking_at_an_empty_house_says_what_to_do(placet: Placet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "key"),
-    [("users list", "users"), ("turn list", "turns"), ("inbox", "approvals"), ("effects list", "effects")],
+    ("command", "keys"),
+    [("users list", "users"), ("turn list", "turns"), ("inbox", "approvals unknown"), ("effects list", "effects")],
 )
-def test_json_is_one_document_and_nothing_else(placet: Placet, command: str, key: str) -> None:
+def test_json_is_one_document_and_nothing_else(placet: Placet, command: str, keys: str) -> None:
     """Also where there is nothing."""
-    assert placet(*command.split(), "--json").json == {key: []}
+    assert placet(*command.split(), "--json").json == {key: [] for key in keys.split()}
 
 
 def test_a5_people_are_added_once_and_listed(placet: Placet) -> None:
@@ -182,6 +183,7 @@ def test_p6_a_call_that_cannot_be_read_is_said_so(placet: Placet, call: tuple[st
 def test_help_says_the_exit_codes_and_a_typo_is_usage(placet: Placet) -> None:
     """2 for what cannot be read as a command; JSON where JSON was asked for."""
     assert "130 stopped by Ctrl-C" in " ".join(placet("--help").out.split())
+    assert placet("--version").out.strip() == metadata.version("placet")
     typo = placet("inbx", "--json")
     missing = placet("reject", "12345678")
 

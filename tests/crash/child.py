@@ -21,7 +21,7 @@ from graph.deciding import decide, prepare_edit
 from graph.services import Services
 from graph.undoing import undo
 from placet import logs
-from placet.record import approvals, crashpoints, effects, people, runs, turns
+from placet.record import approvals, by_hand, crashpoints, effects, people, runs, turns
 from placet.record.database import Database
 from placet.record.digests import Keys
 from placet.record.errors import PlacetError
@@ -207,7 +207,7 @@ class Child:
             person = await people.get(tx, TENANT, who)
             effect = await effects.get(tx, TENANT, UUID(operation))
             external = "seen" if to == "committed" else None
-            await effects.resolve(tx, person, effect, to=to, reason="I looked.", external_id=external)
+            await by_hand.resolve(tx, person, effect, to=to, reason="I looked.", external_id=external)
         return {}
 
 

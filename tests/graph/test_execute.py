@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from pydantic import BaseModel
 
+from graph.advance import advance
 from placet.record import canonical, runs
 from placet.record.database import Database
 from placet.record.embedded import SUPERUSER, Server
@@ -360,6 +361,30 @@ async def test_e3_the_connection_is_killed_while_the_effect_runs(
     assert (await house.elsewhere().go_on(turn)).status == "completed"
     assert len(world.arrivals()) == 1
     assert [effect.status for effect in await house.effects(turn)] == ["committed"]
+
+
+async def test_e3_a_cancelled_run_does_not_cut_between_payment_and_receipt(database: Database, world: World) -> None:
+    """Whoever drives the run goes away while the call is out: call and receipt still run to their end, under the claim."""
+    started, gate = asyncio.Event(), asyncio.Event()
+    world.next("pay", happens_after(gate, started))
+    house = await outside_house(database, world, calls(PAY), "Paid.")
+    turn = await approved(house)
+    owned = await house.worker.claim()
+    assert owned is not None
+    run = asyncio.create_task(advance(house.services, house.worker.graph, owned))
+    await started.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    gate.set()
+    await asyncio.wait(list(house.services._in_flight))
+    [effect] = await house.effects(turn)
+    assert effect.status == "committed"
+    assert [item.status for item in await house.items(turn)] == ["completed"]
+    await house.rows("update threads set lease_until = clock() - interval '1 second' returning thread_id")
+    assert (await house.elsewhere().go_on(turn)).status == "completed"
+    assert len(world.arrivals()) == 1
+    assert "effect_unknown" not in await house.told(turn)
 
 
 async def test_e2_several_workers_race_for_the_same_approved_call(database: Database, world: World) -> None:

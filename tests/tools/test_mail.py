@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from placet.record import effects, people
+from placet.record import by_hand, people
 from placet.record.database import Database
 from placet.rules import schema_of
 from policies import RULES, RulesRefused, ToolSchema, compile_rules, load_rules
@@ -381,7 +381,7 @@ async def test_e6_a_person_who_has_looked_lets_the_turn_go_on(database: Database
     async with database.transaction() as tx:
         await people.ensure(tx, TENANT, "olga", name="Olga", roles=["operator"], duties=[])
         olga = await people.get(tx, TENANT, "olga")
-        await effects.resolve(
+        await by_hand.resolve(
             tx, olga, effect, to="committed", reason="It is in the log.", external_id=post.messages[0]["Message-ID"]
         )
     await house.worker.run_until_idle()

@@ -6,11 +6,9 @@ together with the release of the thread. A wake-up brings no answer: decisions a
 
 from typing import Any, cast
 
-import psycopg
 import structlog
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
-from psycopg_pool import PoolTimeout
 
 from graph import Graph, protocol
 from graph.orphans import orphan
@@ -21,6 +19,7 @@ from graph.versions import StateVersionMismatch, bring_up_to_date
 from placet.record import items, runs, turns
 from placet.record.canonical import NotPlain, check_plain
 from placet.record.checkpointer import FencedSaver, config_of
+from placet.record.database import AWAY
 from placet.record.decisions import InvalidDecision
 from placet.record.errors import Conflict, PlacetError
 from placet.record.runs import Owned
@@ -74,7 +73,7 @@ async def _advance(
         log.error("turn_refused", turn_id=str(owned.turn_id), error=str(error))
         async with services.database.transaction("refuse") as tx:
             status = await turns.refuse(tx, owned, error.as_json())
-    except (psycopg.OperationalError, PoolTimeout):
+    except AWAY:
         raise
     except Exception as error:
         if runs.is_stale(error):

@@ -14,18 +14,16 @@ from uuid import UUID, uuid4
 
 import psycopg
 import structlog
-from psycopg_pool import PoolTimeout
 
 from graph import Graph, build
 from graph.advance import advance
 from graph.services import Services
 from placet.record import approvals, runs
-from placet.record.database import SEARCH_PATH
+from placet.record.database import AWAY, SEARCH_PATH
 from placet.record.errors import StaleEpoch
 from placet.record.runs import Owned
 
 log = structlog.get_logger()
-DATABASE_AWAY = (psycopg.OperationalError, PoolTimeout)
 
 
 class Worker:
@@ -78,7 +76,7 @@ class Worker:
                 task = asyncio.create_task(self._drive(owned))
                 self._running.add(task)
                 task.add_done_callback(self._done)
-        except DATABASE_AWAY as error:
+        except AWAY as error:
             log.warning("database_away", worker=self.name, error=str(error).strip())
         except (
             psycopg.Error
@@ -132,7 +130,7 @@ class Worker:
                 run.cancel()
                 raise
             bound.warning("run_lost", turn_id=str(owned.turn_id))
-        except DATABASE_AWAY as error:  # the lease lapses, then somebody takes the run up
+        except AWAY as error:  # the lease lapses, then somebody takes the run up
             bound.warning("database_away", error=str(error).strip())
         finally:
             keeper.cancel()
@@ -149,7 +147,7 @@ class Worker:
             except StaleEpoch:
                 run.cancel()
                 return
-            except DATABASE_AWAY as error:
+            except AWAY as error:
                 log.warning("lease_not_renewed", thread_id=str(owned.thread_id), error=str(error).strip())
 
     async def _listen(self) -> None:

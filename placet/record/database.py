@@ -14,12 +14,19 @@ from weakref import WeakKeyDictionary
 import psycopg
 from psycopg import AsyncConnection, errors
 from psycopg.rows import class_row, dict_row, scalar_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from placet.record.crashpoints import reach
 
 T = TypeVar("T")
 Params = Mapping[str, Any]
+# What says that the database is away, or has let this connection go: nothing is wrong with the work, it is taken up again.
+AWAY = (
+    psycopg.OperationalError,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.TransactionTimeout,
+    PoolTimeout,
+)
 IDLE = 5.0  # seconds after which a pooled connection is checked
 SEARCH_PATH = "-c search_path=placet,public"  # ours and the checkpointer's tables; a tool's own schema is qualified
 # A process that is stopped in the middle of a transaction, or whose machine is gone, would keep its locks: the thread could

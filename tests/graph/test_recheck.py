@@ -426,7 +426,9 @@ async def test_g8_a_checkpoint_of_another_version_is_refused_by_name(
     assert await house.rows("select 1 from threads where owner is not null") == []
 
 
-async def test_g8_a_new_turn_on_a_thread_of_another_version_waits_and_says_why(database: Database, world: World) -> None:
+async def test_g8_a_new_turn_on_a_thread_of_another_version_waits_and_says_why(
+    database: Database, world: World
+) -> None:
     """The thread's last checkpoint is newer than the code: the new turn is left for a process that knows that version."""
     house = await outside_house(database, world, "Hello.")
     turn = await house.run()

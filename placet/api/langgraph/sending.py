@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from langchain_core.messages import AIMessageChunk, BaseMessage, BaseMessageChunk, convert_to_messages
+from langchain_core.messages import AIMessageChunk
 from langchain_core.messages.utils import message_chunk_to_message
 
 from graph import protocol
@@ -191,7 +191,7 @@ class Said:
     modes: frozenset[str]
     behind: int  # what the client has already
     shown: int = 0
-    _messages: dict[str, BaseMessage] = field(default_factory=dict)
+    _messages: dict[str, AIMessageChunk | None] = field(default_factory=dict)
 
     @property
     def adds_up(self) -> bool:
@@ -229,24 +229,18 @@ class Said:
     def _added(self, part: Part) -> list[bytes]:
         """`messages`: each event holds the message as far as it is."""
         raw, meta = json.loads(part.data)
-        message: BaseMessage = (
-            AIMessageChunk(**raw) if raw.get("type") == "AIMessageChunk" else convert_to_messages([raw])[0]
-        )
-        key = str(message.id)
-        known = self._messages.get(key)
-        first: list[bytes] = []
-        if known is None:
+        key = str(raw.get("id"))
+        first = []
+        if key not in self._messages:
             first = [event("messages/metadata", encode({key: {"metadata": meta}}), None)]
-            self._messages[key] = message
-        elif isinstance(known, BaseMessageChunk) and isinstance(message, BaseMessageChunk):
-            self._messages[key] = known + message
-        else:
-            self._messages[key] = message
-        whole = self._messages[key]
-        partial = isinstance(message, BaseMessageChunk)
-        shown = message_chunk_to_message(whole) if isinstance(whole, BaseMessageChunk) else whole
-        name = "messages/partial" if partial else "messages/complete"
-        return [*first, event(name, encode([shown]), part.n)]
+        known = self._messages.get(key)
+        if raw.get("type") != "AIMessageChunk":
+            self._messages[key] = None
+            return [*first, event("messages/complete", encode([raw]), part.n)]
+        chunk = AIMessageChunk(**raw)
+        whole = known + chunk if known is not None else chunk
+        self._messages[key] = whole
+        return [*first, event("messages/partial", encode([message_chunk_to_message(whole)]), part.n)]
 
 
 # Going away

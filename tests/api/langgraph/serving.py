@@ -33,6 +33,10 @@ class Serving:
         """The official SDK, as that user."""
         return get_client(url=self.url, api_key=self.keys[user])
 
+    async def key(self, house: House, user: str, *, tenant: str = TENANT) -> str:
+        async with house.database.transaction() as tx:
+            return (await credentials.issue(tx, tenant, user, by="test"))[0]
+
     def http(self, user: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, headers={"X-Api-Key": self.keys[user]}, timeout=30)
 
@@ -53,8 +57,8 @@ async def serving(house: House, *, worker: bool = True) -> AsyncIterator[Serving
         await people.ensure(tx, TENANT, "otto", name="Otto", roles=["operator", "requester"], duties=[])
         for user in ("ana", "marta", "pedro", "lena", "otto"):
             served.keys[user], _ = await credentials.issue(tx, TENANT, user, by="test")
-    while not server.started:
-        await asyncio.sleep(0.01)
+    while not server.started:  # uvicorn tells nobody
+        await asyncio.sleep(0.01)  # noqa: ASYNC110
     try:
         yield served
     finally:

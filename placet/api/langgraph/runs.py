@@ -237,7 +237,7 @@ async def join_stream(
 ) -> Response:
     """From behind `Last-Event-ID`, or from the start; a subset of the modes that the run was started with."""
     run = await _run(house, caller, thread_id, run_id)
-    wanted = [mode for given in stream_mode or [] for mode in given.split(",")]
+    wanted = [mode for given in stream_mode or [] for mode in given.split(",") if mode]
     if unknown := sorted(set(wanted) - set(MODES)):
         raise InvalidInput(f"Modes are {', '.join(MODES)}; got {', '.join(unknown)[:200]}.", field="stream_mode")
     viewer = Viewer(

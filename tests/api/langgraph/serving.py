@@ -57,8 +57,8 @@ async def serving(house: House, *, worker: bool = True) -> AsyncIterator[Serving
         await people.ensure(tx, TENANT, "otto", name="Otto", roles=["operator", "requester"], duties=[])
         for user in ("ana", "marta", "pedro", "lena", "otto"):
             served.keys[user], _ = await credentials.issue(tx, TENANT, user, by="test")
-    while not server.started:  # uvicorn tells nobody
-        await asyncio.sleep(0.01)  # noqa: ASYNC110
+    while not server.started:  # noqa: ASYNC110  # uvicorn tells nobody
+        await asyncio.sleep(0.01)
     try:
         yield served
     finally:

@@ -16,7 +16,7 @@ import structlog
 from psycopg_pool import PoolTimeout
 
 from graph.services import Services
-from placet.record import events, threads
+from placet.record import events
 from placet.record.events import Event
 
 log = structlog.get_logger()
@@ -93,7 +93,7 @@ class Timelines:
                 continue
             try:
                 async with self._database.read() as tx:
-                    now = await threads.moved(tx, list(self._followers))
+                    now = await events.newest(tx, list(self._followers))
             except (psycopg.OperationalError, PoolTimeout) as error:
                 log.warning("database_away", error=str(error).strip())
                 await asyncio.sleep(1.0)

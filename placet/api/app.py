@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from graph.services import Services
-from placet.api import about, auth, errors
+from placet.api import about, approvals, auth, effects, errors, events, policy, turns
 from placet.api.following import Timelines
 from placet.api.limits import BodyLimit, Limiter
 from placet.api.oidc import Issuer
@@ -65,6 +65,7 @@ def create_app(settings: Settings, services: Services | AbstractAsyncContextMana
             allow_headers=["*"],
             expose_headers=["Content-Location", "Location", "Retry-After"],
         )
-    app.include_router(about.router)
+    for room in (about, turns, events, approvals, effects, policy):
+        app.include_router(room.router)
     auth.refuse_undeclared(app)
     return app

@@ -4,12 +4,14 @@ Loads the checkpoint, starts the turn (T6), runs the graph until nothing moves, 
 together with the release of the thread. A wake-up brings no answer: decisions are read from their rows.
 """
 
-from typing import Any, cast
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any, Protocol, cast
 
 import psycopg
 import structlog
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot, StreamMode
 from psycopg_pool import PoolTimeout
 
 from graph import Graph, protocol
@@ -35,18 +37,40 @@ class NothingLeads(Conflict):
     code = "nothing_leads"
 
 
+class Sink(Protocol):
+    """Where a run that is followed says what it does; none of it decides anything."""
+
+    @property
+    def modes(self) -> Sequence[StreamMode]: ...
+
+    @property
+    def subgraphs(self) -> bool: ...
+
+    async def put(self, namespace: tuple[str, ...], mode: str, part: Any) -> None:
+        """Take one part of the graph's stream; `namespace` is the subgraph's, empty for the graph itself."""
+
+    async def end(self, state: StateSnapshot) -> None:
+        """The run has come to a pause or an end with this state; what was put must be out before this returns."""
+
+
 async def advance(
-    services: Services, graph: Graph, owned: Owned, *, resume: Resume | None = None, acting: str | None = None
+    services: Services,
+    graph: Graph,
+    owned: Owned,
+    *,
+    resume: Resume | None = None,
+    acting: str | None = None,
+    sink: Sink | None = None,
 ) -> turns.Status:
     """Run the claimed turn on; returns the status in which it was left.
 
     `resume` is a client's `Command`, whose values are handed to `decide` as `acting`, an authenticated user id. One that
     is not plain JSON could not be stored and would end the turn: the run goes on without it, then `InvalidDecision` is
     raised (A6). Raises `StaleEpoch` when the thread was lost on the way: its new owner goes on. A database that is away
-    is raised too: the lease lapses, and the run is taken up again.
+    is raised too: the lease lapses, and the run is taken up again. `sink` hears what a followed run does.
     """
     unusable = _unusable(resume)
-    status = await _advance(services, graph, owned, None if unusable else resume, acting)
+    status = await _advance(services, graph, owned, None if unusable else resume, acting, sink)
     if unusable is not None:
         raise InvalidDecision(f"The answer cannot be used: {unusable}.")
     return status
@@ -61,7 +85,7 @@ def _unusable(resume: Resume | None) -> str | None:
 
 
 async def _advance(
-    services: Services, graph: Graph, owned: Owned, resume: Resume | None, acting: str | None
+    services: Services, graph: Graph, owned: Owned, resume: Resume | None, acting: str | None, sink: Sink | None
 ) -> turns.Status:
     saver = FencedSaver(services.database, owned)
     bound = graph.copy(update={"checkpointer": saver})
@@ -69,7 +93,7 @@ async def _advance(
     config = cast("RunnableConfig", config_of(owned, **more))
     try:
         await bring_up_to_date(saver, config)
-        status = await _run(services, bound, owned, config, resume)
+        status = await _run(services, bound, owned, config, resume, sink)
     except StateVersionMismatch as error:
         log.error("turn_refused", turn_id=str(owned.turn_id), error=str(error))
         async with services.database.transaction("refuse") as tx:
@@ -95,7 +119,12 @@ async def _advance(
 
 
 async def _run(
-    services: Services, graph: Graph, owned: Owned, config: RunnableConfig, resume: Resume | None
+    services: Services,
+    graph: Graph,
+    owned: Owned,
+    config: RunnableConfig,
+    resume: Resume | None,
+    sink: Sink | None = None,
 ) -> turns.Status:
     before = await graph.aget_state(config)
     async with services.database.transaction("start") as tx:
@@ -108,9 +137,11 @@ async def _run(
 
     if begun and not before.next and _is_reopened(owned, before.values["ending"]):
         await graph.aupdate_state(config, {"ending": None, "error": None}, as_node="call")  # plan is next
-    await graph.ainvoke(resume if begun else first_state(turn), config, durability="sync")
+    await _go(graph, config, resume if begun else first_state(turn), sink)
     await services.settled(owned)
     after = await graph.aget_state(config)
+    if sink is not None:
+        await sink.end(after)
     ending = after.values["ending"] if not after.next else None
     if not after.next and ending is None:
         await _orphaned(services, owned)
@@ -122,6 +153,18 @@ async def _run(
             output_text=str(after.values["messages"][-1].text) if ending == "completed" else None,
             error=after.values.get("error"),
         )
+
+
+async def _go(graph: Graph, config: RunnableConfig, given: Any, sink: Sink | None) -> None:
+    """Run the graph until nothing moves, and let whoever follows it hear."""
+    if sink is None or not sink.modes:
+        await graph.ainvoke(given, config, durability="sync")
+        return
+    parts = graph.astream(given, config, stream_mode=list(sink.modes), subgraphs=sink.subgraphs, durability="sync")
+    async with aclosing(cast("Any", parts)) as stream:
+        async for part in stream:
+            namespace, mode, chunk = part if sink.subgraphs else ((), *part)
+            await sink.put(namespace, mode, chunk)
 
 
 def _is_reopened(owned: Owned, ending: Ending | None) -> bool:

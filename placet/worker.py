@@ -19,6 +19,7 @@ from psycopg_pool import PoolTimeout
 from graph import Graph, build
 from graph.advance import advance
 from graph.services import Services
+from placet.emit import emitter
 from placet.record import approvals, runs
 from placet.record.database import SEARCH_PATH
 from placet.record.errors import StaleEpoch
@@ -116,7 +117,7 @@ class Worker:
     async def _drive(self, owned: Owned) -> None:
         """One run, with its lease kept alive; a lost lease ends it."""
         bound = log.bind(worker=self.name, thread_id=str(owned.thread_id), epoch=owned.epoch, attempt=owned.attempt)
-        run = asyncio.create_task(advance(self.services, self.graph, owned))
+        run = asyncio.create_task(self._advance(owned))
         keeper = asyncio.create_task(self._keep(owned, run))
         try:
             status = await run
@@ -134,6 +135,10 @@ class Worker:
             keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await keeper
+
+    async def _advance(self, owned: Owned) -> str:
+        sink = await emitter(self.services.database, owned)
+        return await advance(self.services, self.graph, owned, sink=sink)
 
     async def _keep(self, owned: Owned, run: "asyncio.Task[str]") -> None:
         """Renew the lease; when another run owns the thread, stop this one."""

@@ -1,6 +1,6 @@
 """`/v1/turns`: asking for something, seeing where it stands, ending it. Nothing here waits for a turn (L3)."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response, status
@@ -36,10 +36,13 @@ async def visible(tx: Transaction, caller: Caller, turn_id: UUID) -> Turn:
 async def create(caller: Requester, services: Open, given: NewTurn, response: Response) -> TurnView:
     """Store a request and make its run due, in one transaction. Follow it at `/v1/turns/{turn_id}/events`.
 
-    409 while the thread's turn waits for people, with what it waits for; chat never decides an approval (T4).
+    409 while the thread's turn waits for people, with what it waits for, unless `supersede` says that this takes its
+    place; chat never decides an approval (T4).
     """
     settings = services.settings
     async with services.database.transaction("create_turn") as tx:
+        if given.supersede and given.thread_id is not None:
+            await turns.supersede(tx, caller.user, given.thread_id, result=_told(protocol.superseded("")))
         turn = await turns.create(
             tx,
             caller.user,
@@ -96,7 +99,7 @@ async def whole(caller: Anybody, services: Open, turn_id: UUID) -> TurnWhole:
 @router.post("/{turn_id}/cancel", responses=answers(400, 404, 409, 413), summary="Cancel a turn for good")
 async def cancel(caller: RequesterOrOperator, services: Open, turn_id: UUID, given: Cancelling) -> TurnView:
     """What has not left the house will not; what has is still looked up. 409 when it has ended (T3)."""
-    told = {key: said for key, said in protocol.cancelled("", by=caller.user_id).items() if key != "tool"}
+    told = _told(protocol.cancelled("", by=caller.user_id))
     async with services.database.transaction("cancel") as tx:
         await visible(tx, caller, turn_id)
         return shapes.turn(await turns.cancel(tx, caller.user, turn_id, reason=given.reason, result=told))
@@ -113,3 +116,8 @@ async def retry(caller: RequesterOrOperator, services: Open, turn_id: UUID) -> T
     async with services.database.transaction("retry") as tx:
         await visible(tx, caller, turn_id)
         return shapes.turn(await turns.retry(tx, caller.user, turn_id))
+
+
+def _told(result: protocol.Result) -> dict[str, Any]:
+    """What the model is told of every call that ends with the turn, whichever tool it names."""
+    return {key: said for key, said in result.items() if key != "tool"}

@@ -34,7 +34,7 @@ def create_app(settings: Settings, services: Services | AbstractAsyncContextMana
         async with AsyncExitStack() as stack:
             if not isinstance(services, Services):
                 app.state.services = await stack.enter_async_context(services)
-            app.state.timelines = await stack.enter_async_context(Timelines(app.state.services))
+            await stack.enter_async_context(app.state.timelines.open(app.state.services.database))
             if settings.oidc_issuer is not None:
                 app.state.oidc = Issuer(settings)
                 stack.push_async_callback(app.state.oidc.close)
@@ -53,6 +53,7 @@ def create_app(settings: Settings, services: Services | AbstractAsyncContextMana
     app.state.settings = settings
     app.state.limiter = Limiter(settings.rate_limit)
     app.state.oidc = None
+    app.state.timelines = Timelines()
     if isinstance(services, Services):
         app.state.services = services
     errors.install(app)

@@ -8,15 +8,15 @@ query, no connection of their own, and no notice can be lost.
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from types import TracebackType
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import psycopg
 import structlog
 from psycopg_pool import PoolTimeout
 
-from graph.services import Services
 from placet.record import events
+from placet.record.database import Database
 from placet.record.events import Event
 
 log = structlog.get_logger()
@@ -27,25 +27,24 @@ PAGE = 200  # events read at once
 class Timelines:
     """What this process's clients follow."""
 
-    def __init__(self, services: Services) -> None:
-        self._database = services.database
+    def __init__(self) -> None:
+        self._database: Database | None = None
         self._followers: dict[UUID, set[asyncio.Event]] = defaultdict(set)
         self._seen: dict[UUID, int] = {}
         self._somebody = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
         self.stopping = asyncio.Event()
 
-    async def __aenter__(self) -> "Timelines":
-        self._watching = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-        assert self._watching is not None
-        self._watching.cancel()
-        await asyncio.gather(self._watching, return_exceptions=True)
+    @asynccontextmanager
+    async def open(self, database: Database) -> AsyncIterator[None]:
+        """Watch for as long as this lasts."""
+        self._database = database
+        watching = asyncio.create_task(self._watch(database))
+        try:
+            yield
+        finally:
+            self.stop()
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     def stop(self) -> None:
         """Let every follower end; they come back to another process with the number they have."""
@@ -81,10 +80,11 @@ class Timelines:
                 self._seen.pop(thread_id, None)
 
     async def _read(self, tenant: str, thread_id: UUID, after: int, turn_id: UUID | None) -> list[Event]:
+        assert self._database is not None
         async with self._database.read() as tx:
             return await events.of_thread(tx, tenant, thread_id, after=after, turn_id=turn_id, limit=PAGE)
 
-    async def _watch(self) -> None:
+    async def _watch(self, database: Database) -> None:
         """Look which followed threads have moved; nothing is asked while nobody follows."""
         while True:
             await self._somebody.wait()
@@ -92,7 +92,7 @@ class Timelines:
                 self._somebody.clear()
                 continue
             try:
-                async with self._database.read() as tx:
+                async with database.read() as tx:
                     now = await events.newest(tx, list(self._followers))
             except (psycopg.OperationalError, PoolTimeout) as error:
                 log.warning("database_away", error=str(error).strip())

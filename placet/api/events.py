@@ -140,7 +140,7 @@ def _stream(
     turn_id: UUID | None,
 ) -> EventSourceResponse:
     async def lines() -> AsyncIterator[ServerSentEvent]:
-        sent = after
+        sent, moved = after, True  # what a turn waits for changes only with an event of the turn itself
         async for page in timelines.follow(caller.tenant, thread_id, after=after, turn_id=turn_id):
             if page:
                 if (refused := await _refused(request, requester)) is not None:
@@ -149,14 +149,16 @@ def _stream(
                 for event in page:
                     yield _line(event)
                 sent = page[-1].seq
+                moved = moved or any(event.type.startswith("turn_") for event in page)
                 continue
-            if (why := await finished()) is not None:
+            if moved and (why := await finished()) is not None:
                 async with services.database.read() as tx:  # what came between the last look and the end
                     rest = await events.of_thread(tx, caller.tenant, thread_id, after=sent, turn_id=turn_id)
                 for event in rest:
                     yield _line(event)
                 yield ServerSentEvent(event="end", data=json.dumps({"status": why}))
                 return
+            moved = False
 
     return EventSourceResponse(
         lines(),

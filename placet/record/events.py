@@ -100,9 +100,9 @@ async def of_thread(
     )
 
 
-async def newest(tx: Transaction, thread_ids: list[UUID]) -> dict[UUID, int]:
-    """The number of the last event of each of the threads."""
+async def newest(tx: Transaction, thread_ids: list[UUID]) -> dict[UUID, tuple[str, int]]:
+    """Tenant, and number of the last event, of each of the threads."""
     rows = await tx.fetch_dicts(
-        "select thread_id, seq from threads where thread_id = any(%(threads)s)", {"threads": thread_ids}
+        "select thread_id, tenant_id, seq from threads where thread_id = any(%(threads)s)", {"threads": thread_ids}
     )
-    return {row["thread_id"]: row["seq"] for row in rows}
+    return {row["thread_id"]: (row["tenant_id"], row["seq"]) for row in rows}

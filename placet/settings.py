@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     dev_user: str | None = None  # who acts when a request carries no credentials; only on loopback, for development
     cors_origins: list[str] = []  # origins of browser apps on other hosts, as a JSON list; none: CORS stays off
     max_body_bytes: int = Field(default=2**20, ge=1024)  # a larger request is refused with 413
-    rate_limit: str = "50/second"  # requests of one key or person, counted in each server process
+    rate_limit: str = "200/second"  # requests of one key or person, counted in each server process
     heartbeat: float = Field(default=5.0, gt=0)  # seconds between signs of life on an event stream
 
     # OpenID Connect: bearer tokens of an issuer that you have

@@ -45,10 +45,10 @@ class Worker:
         self._stopping.set()
         self._knocked.set()
 
-    async def run(self) -> None:
-        """Work until stopped."""
+    async def run(self, *, signals: bool = True) -> None:
+        """Work until stopped; by SIGTERM and SIGINT too, unless the process's signals are somebody else's."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
             with suppress(NotImplementedError, RuntimeError):  # not in the main thread
                 loop.add_signal_handler(number, self.stop)
         listener = asyncio.create_task(self._listen())

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from graph.services import Services
-from placet.api import about, auth, errors, langgraph
+from placet.api import about, approvals, auth, effects, errors, events, langgraph, policy, turns
 from placet.api.following import Timelines
 from placet.api.langgraph.opened import open_face
 from placet.api.limits import BodyLimit, Limiter
@@ -35,7 +35,7 @@ def create_app(settings: Settings, services: Services | AbstractAsyncContextMana
         async with AsyncExitStack() as stack:
             if not isinstance(services, Services):
                 app.state.services = await stack.enter_async_context(services)
-            app.state.timelines = await stack.enter_async_context(Timelines(app.state.services))
+            await stack.enter_async_context(app.state.timelines.open(app.state.services.database))
             app.state.langgraph = open_face(app.state.services, app.state.timelines.stopping)
             await stack.enter_async_context(app.state.langgraph.following)
             if settings.oidc_issuer is not None:
@@ -56,6 +56,7 @@ def create_app(settings: Settings, services: Services | AbstractAsyncContextMana
     app.state.settings = settings
     app.state.limiter = Limiter(settings.rate_limit)
     app.state.oidc = None
+    app.state.timelines = Timelines()
     if isinstance(services, Services):
         app.state.services = services
     errors.install(app)
@@ -68,7 +69,7 @@ def create_app(settings: Settings, services: Services | AbstractAsyncContextMana
             allow_headers=["*"],
             expose_headers=["Content-Location", "Location", "Placet-Applied", "Retry-After"],
         )
-    app.include_router(about.router)
-    app.include_router(langgraph.router)
+    for room in (about, turns, events, approvals, effects, policy, langgraph):
+        app.include_router(room.router)
     auth.refuse_undeclared(app)
     return app

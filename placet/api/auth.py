@@ -59,6 +59,14 @@ class Caller:
         """Whether they see what `requester` asked for."""
         return self.sees_all or requester == self.user_id
 
+    def narrowed(self, requester: str | None) -> str | None:
+        """A filter by requester, narrowed to what they see: theirs, whatever was asked for; None is everybody's."""
+        if self.sees_all:
+            return requester
+        if requester not in (None, self.user_id):
+            raise NotAllowed("You see what you asked for yourself; leave `requester` out, or give your own id.")
+        return self.user_id
+
 
 class UndeclaredRoute(RuntimeError):
     """A route says neither who may call it nor that it is public; the server does not start with it."""
@@ -73,12 +81,13 @@ async def authenticated(
     request: Request, _documented: Annotated[object, Depends(_key)], _too: Annotated[object, Depends(_bearer)]
 ) -> Caller:
     """The caller; raises `NotAuthenticated`, or `TooManyRequests` when they asked too often."""
-    caller = await _identify(request)
+    caller = await identify(request)
     await request.app.state.limiter.count(caller.credential)
     return caller
 
 
-async def _identify(request: Request) -> Caller:
+async def identify(request: Request) -> Caller:
+    """Whom the request's credentials belong to now; also asked again while a stream goes on."""
     state = request.app.state
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     token = token.strip() if scheme.lower() == "bearer" else ""

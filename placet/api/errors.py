@@ -102,7 +102,7 @@ EXAMPLES: dict[int, dict[str, Any]] = {
         "outcome": {"status": "rejected", "decided_by": "pedro", "reason": "already done by hand"},
     },
     422: {"code": "invalid_input", "message": "message: String should have at least 1 character", "field": "message"},
-    429: {"code": "too_many_requests", "message": "More than 50 per 1 second; try again in 1 s.", "retry_after": 1},
+    429: {"code": "too_many_requests", "message": "More than 200 per 1 second; try again in 1 s.", "retry_after": 1},
     503: {"code": "database_unreachable", "message": "The database does not answer; try again in 2 s."},
 }
 

@@ -83,7 +83,7 @@ class Issuer:
             )
         except jwt.ExpiredSignatureError:
             raise NotAuthenticated("The token has expired; get a new one.") from None
-        except jwt.InvalidTokenError as error:
+        except jwt.PyJWTError as error:
             raise NotAuthenticated(f"The token is not good: {type(error).__name__}.") from None
         return Identity(self.name, str(claims["sub"]), _user_id(claims, settings.oidc_user_claim))
 

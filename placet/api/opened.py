@@ -28,7 +28,11 @@ def timelines_of(request: Request) -> Timelines:
 
 def tools_of(request: Request, caller: Annotated[Caller, Depends(authenticated)]) -> Services:
     """The services, for a caller whose tenant the tools belong to; raises `NotServedHere`."""
-    services = services_of(request)
+    return serving(services_of(request), caller)
+
+
+def serving(services: Services, caller: Caller) -> Services:
+    """The services, unless their tools belong to another tenant than the caller."""
     if caller.tenant != services.settings.tenant:
         raise NotServedHere(
             f"This server's tools and rules are not those of {caller.tenant!r}; ask the one that serves it."

@@ -209,20 +209,3 @@ async def _check_owner(tx: Transaction, user: people.User, thread_id: UUID, what
     thread = await get(tx, user, thread_id)
     if thread.requester != user.user_id and not user.is_a("operator"):
         raise NotAllowed(f"The thread is {thread.requester}'s; it is {what} by them or by an operator.")
-
-
-async def requester_of(tx: Transaction, tenant: str, thread_id: UUID) -> str | None:
-    """Whose conversation it is; None when there is no such thread in the tenant."""
-    requester: str | None = await tx.fetch_value(
-        "select requester from threads where thread_id = %(thread)s and tenant_id = %(tenant)s and removed_at is null",
-        {"thread": thread_id, "tenant": tenant},
-    )
-    return requester
-
-
-async def moved(tx: Transaction, thread_ids: list[UUID]) -> dict[UUID, int]:
-    """The number of the last event of each of the threads."""
-    rows = await tx.fetch_dicts(
-        "select thread_id, seq from threads where thread_id = any(%(threads)s)", {"threads": thread_ids}
-    )
-    return {row["thread_id"]: row["seq"] for row in rows}

@@ -51,7 +51,7 @@ async def serving(house: House, *, worker: bool = True) -> AsyncIterator[Serving
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     running = asyncio.create_task(server.serve(sockets=[found]))
     works = Worker(house.services)
-    working = asyncio.create_task(works.run()) if worker else None
+    working = asyncio.create_task(works.run(signals=False)) if worker else None
     served = Serving(f"http://127.0.0.1:{found.getsockname()[1]}")
     async with house.database.transaction() as tx:
         await people.ensure(tx, TENANT, "otto", name="Otto", roles=["operator", "requester"], duties=[])

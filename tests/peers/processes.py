@@ -34,6 +34,7 @@ class ServerProcess:
     """One `python server.py` on a port that stays its own."""
 
     database_url: str
+    owner_url: str
     folder: Path
     port: int
     keys: dict[str, str] = field(default_factory=dict)
@@ -43,11 +44,17 @@ class ServerProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     async def start(self) -> None:
         """Start it and wait until it answers."""
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PLACET_", "OPENAI_"))},
             "PLACET_DATABASE_URL": self.database_url,
+            "PLACET_OWNER_DATABASE_URL": self.owner_url,
             "PLACET_DIGEST_KEY": DIGEST_KEY,
             "PLACET_HOME": str(self.folder),
             "PLACET_PORT": str(self.port),
@@ -85,7 +92,9 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def server_process(database: Database, database_url: str, folder: Path) -> AsyncIterator[ServerProcess]:
+async def server_process(
+    database: Database, database_url: str, owner_url: str, folder: Path
+) -> AsyncIterator[ServerProcess]:
     """A running server of the shop, whose callers have keys."""
     async with database.transaction() as tx:
         keys = {}
@@ -93,11 +102,28 @@ async def server_process(database: Database, database_url: str, folder: Path) ->
             await people.ensure(tx, TENANT, user, name=user.title(), roles=list(roles), duties=duties)
             keys[user], _ = await credentials.issue(tx, TENANT, user, by="test")
     await seed(Shop(database, TENANT))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = ServerProcess(database_url, folder, port, keys)
-    await server.start()
+    async with _running(ServerProcess(database_url, owner_url, folder, _free_port(), keys)) as server:
+        yield server
+
+
+@asynccontextmanager
+async def another(beside: ServerProcess) -> AsyncIterator[ServerProcess]:
+    """A second server on the same database."""
+    server = ServerProcess(beside.database_url, beside.owner_url, beside.folder, _free_port(), beside.keys)
+    async with _running(server) as running:
+        yield running
+
+
+@asynccontextmanager
+async def _running(server: ServerProcess) -> AsyncIterator[ServerProcess]:
     try:
+        await server.start()
         yield server
     finally:
         await server.stop()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port

@@ -25,9 +25,9 @@ async def effects(database: Database) -> list[str]:
         return [row["status"] for row in await tx.fetch_dicts("select status from effects")]
 
 
-async def test_l1_the_python_sdk(database: Database, database_url: str, tmp_path: Path) -> None:
+async def test_l1_the_python_sdk(database: Database, database_url: str, owner_url: str, tmp_path: Path) -> None:
     """Its whole drive, with a restart in the middle by which nothing is lost; one refund goes out."""
-    async with server_process(database, database_url, tmp_path) as server:
+    async with server_process(database, database_url, owner_url, tmp_path) as server:
         ana, marta = (get_client(url=server.url, api_key=server.keys[who]) for who in ("ana", "marta"))
         await python_sdk.drive(ana, marta, server.restart)
         assert await effects(database) == ["committed"]
@@ -35,17 +35,17 @@ async def test_l1_the_python_sdk(database: Database, database_url: str, tmp_path
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 async def test_l3_a_waiting_client_outlives_its_server(
-    database: Database, database_url: str, tmp_path: Path, how: signal.Signals
+    database: Database, database_url: str, owner_url: str, tmp_path: Path, how: signal.Signals
 ) -> None:
     """The server goes while a client waits; the SDK comes back to the next one and gets the outcome."""
-    async with server_process(database, database_url, tmp_path) as server:
+    async with server_process(database, database_url, owner_url, tmp_path) as server:
         ana = get_client(url=server.url, api_key=server.keys["ana"])
         with pytest.warns(UserWarning, match="reconnect"):
             outcome = await python_sdk.wait_through(ana, lambda: server.restart(how))
     assert outcome["messages"][-1]["type"] == "ai"
 
 
-async def test_l1_the_javascript_sdk(database: Database, database_url: str, tmp_path: Path) -> None:
+async def test_l1_the_javascript_sdk(database: Database, database_url: str, owner_url: str, tmp_path: Path) -> None:
     """Its whole drive on Node, and a join after a restart."""
     try:
         folder = await asyncio.to_thread(install)
@@ -53,7 +53,7 @@ async def test_l1_the_javascript_sdk(database: Database, database_url: str, tmp_
         pytest.skip(f"The JavaScript SDK was NOT tried: {why}")
     script = folder / f"drive-{tmp_path.name}.mjs"
     shutil.copy(Path(__file__).parent / "javascript" / "drive.mjs", script)
-    async with server_process(database, database_url, tmp_path) as server:
+    async with server_process(database, database_url, owner_url, tmp_path) as server:
 
         async def node(**more: Any) -> dict[str, Any]:
             about = json.dumps({"url": server.url, **server.keys, **more})
@@ -74,9 +74,9 @@ async def test_l1_the_javascript_sdk(database: Database, database_url: str, tmp_
     assert await effects(database) == ["committed"]
 
 
-async def test_l1_remote_graph(database: Database, database_url: str, tmp_path: Path) -> None:
+async def test_l1_remote_graph(database: Database, database_url: str, owner_url: str, tmp_path: Path) -> None:
     """LangGraph's own remote graph: it pauses, is resumed by another person, and shows state and history."""
-    async with server_process(database, database_url, tmp_path) as server:
+    async with server_process(database, database_url, owner_url, tmp_path) as server:
 
         def remote(who: str) -> RemoteGraph:
             key = server.keys[who]

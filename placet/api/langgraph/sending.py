@@ -99,8 +99,8 @@ async def outcome(house: LangGraph, viewer: Viewer) -> AsyncIterator[bytes]:
             async for _ in parts:
                 yield b"\n"
         now = await _again(house, viewer.run)
-        if not now.ended:
-            return  # the process stops; the client joins elsewhere
+        if not now.ended:  # the process stops. A body that does not end sends the client to `Location`, on another one
+            raise asyncio.CancelledError
         done = True
         yield (await _result(house, now)).encode()
     finally:

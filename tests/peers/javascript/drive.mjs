@@ -37,7 +37,7 @@ assert.equal(await refused(marta.runs.wait(one, "placet", { command: { resume: A
 assert.equal((await ana.threads.get(one)).status, "idle");
 assert.ok((await ana.threads.getHistory(one)).length > 3);
 
-// A stream that is cut and gone on with; a refusal as Agent Chat UI sends it, by a scalar
+// A stream that is cut and gone on with; refusals as Agent Chat UI sends them
 const two = (await ana.threads.create()).thread_id;
 let created;
 const before = [];
@@ -53,11 +53,15 @@ for await (const part of ana.runs.joinStream(two, created.run_id, { lastEventId:
 const whole = [];
 for await (const part of ana.runs.joinStream(two, created.run_id, { lastEventId: "-1" })) whole.push(part);
 assert.deepEqual([...before, ...rest].map((p) => p.id), whole.map((p) => p.id));
-const state = await marta.threads.getState(two);
-if (state.tasks.some((task) => task.interrupts.length)) {
-  const told = await marta.runs.wait(two, "placet", { command: { resume: { decisions: [{ type: "reject", message: "Not today." }] } } });
-  assert.ok(told.messages.some((m) => m.type === "tool" && m.content.includes("Not today.")));
+const no = { decisions: [{ type: "reject", message: "Not today." }] };
+const waiting = (await marta.threads.getState(two)).tasks.flatMap((task) => task.interrupts);
+assert.ok(waiting.length >= 1);
+if (waiting.length > 1) {
+  assert.equal(await refused(marta.runs.wait(two, "placet", { command: { resume: no } })), 409); // which of them?
 }
+const resume = Object.fromEntries(waiting.map((interrupt) => [interrupt.id, no]));
+const told = await marta.runs.wait(two, "placet", { command: { resume } });
+assert.ok(told.messages.some((message) => message.type === "tool" && message.content.includes("Not today.")));
 
 // Cancel
 const four = (await ana.threads.create()).thread_id;

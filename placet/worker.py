@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from contextlib import suppress
 from uuid import UUID, uuid4
 
@@ -20,12 +21,13 @@ from graph import Graph, build
 from graph.advance import advance
 from graph.services import Services
 from placet.emit import emitter
-from placet.record import approvals, runs
+from placet.record import approvals, runs, streams
 from placet.record.database import SEARCH_PATH
 from placet.record.errors import StaleEpoch
 from placet.record.runs import Owned
 
 log = structlog.get_logger()
+PRUNE = 60.0  # seconds between two looks for streams that nobody will go on with
 DATABASE_AWAY = (psycopg.OperationalError, PoolTimeout)
 
 
@@ -38,6 +40,7 @@ class Worker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:6]}"
         self._knocked = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._pruned = time.monotonic()
         self._running: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -94,6 +97,10 @@ class Worker:
             await approvals.expire_due(tx, self.services.settings.tenant)
         async with self.services.database.transaction("parked") as tx:
             await runs.make_parked_due(tx, self.services.settings.tenant)
+        if time.monotonic() - self._pruned > PRUNE:
+            self._pruned = time.monotonic()
+            async with self.services.database.transaction("prune_streams") as tx:
+                await streams.prune(tx, older=self.services.settings.stream_retention)
 
     async def claim(self, thread_id: UUID | None = None) -> Owned | None:
         """The next run, if there is one."""

@@ -9,7 +9,7 @@ PYTHON ?=
 LOCKED := pyproject.toml uv.lock $(wildcard .python-version)
 FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: help setup demo test check notebooks clean
+.PHONY: help setup demo test check crash soak notebooks clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
@@ -29,6 +29,12 @@ check: setup  ## style, types, and who may import whom
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+crash: setup  ## workers killed, cut off and overtaken at every point (ARGS="--only overtaken --every 10")
+	@.venv/bin/python -m tests.crash $(ARGS)
+
+soak: setup  ## the same by chance, for DURATION=600 seconds
+	@.venv/bin/python -m tests.crash.soak $(if $(DURATION),--seconds $(DURATION)) $(ARGS)
 
 notebooks: setup  ## run the notebooks and keep what they print
 	@.venv/bin/placet db start

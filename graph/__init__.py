@@ -13,6 +13,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Send
 
 from graph.approval import approval
+from graph.contained import contained
 from graph.execute import execute
 from graph.gate import gate
 from graph.plan import plan
@@ -40,9 +41,9 @@ def build(services: Services) -> Graph:
 def build_call(services: Services) -> Pipeline:
     """The pipeline of one call; it hands nothing back, since its result is in the call's row."""
     call = StateGraph(CallState, output_schema=Nothing)
-    call.add_node("approval", partial(approval, services))
-    call.add_node("execute", partial(execute, services))
-    call.add_node("reconcile", partial(reconcile, services))
+    call.add_node("approval", partial(contained(approval), services))
+    call.add_node("execute", partial(contained(execute), services))
+    call.add_node("reconcile", partial(contained(reconcile), services))
     call.add_edge(START, "approval")
     call.add_conditional_edges("approval", _next, {"approval": "approval", "execute": "execute", "end": END})
     call.add_conditional_edges("execute", _next, {"approval": "approval", "reconcile": "reconcile", "end": END})

@@ -18,7 +18,8 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from graph.plain import MAX_CHARS, clean, flaw, parse, restored, shortened
+from graph.plain import MAX_CHARS, clean, flaw, parse, shortened
+from placet.record.canonical import restored
 
 RAW_CALLS = (
     "raw_tool_calls"  # additional_kwargs: the provider's calls as they came, in order, where the client kept them

@@ -73,8 +73,10 @@ async def prepare_edit(services: Services, asked: Approval, arguments: Mapping[s
     """The revision that a reviewer's new arguments would make: to be shown, then decided with its hash (A8).
 
     Raises `InvalidDecision` for arguments that the tool does not take, `EditRefused` when they need a higher duty, more
-    people or more friction than this approval, or are denied.
+    people or more friction than this approval, are denied, or the tool is gone.
     """
+    if asked.tool not in services.registry:
+        raise EditRefused(f"The tool {asked.tool} no longer exists; reject it, or bring the tool back.")
     tool = services.registry[asked.tool]
     try:
         edited, raw = validate(tool, arguments)

@@ -2,15 +2,19 @@
 
 The effect row is committed before the call, the receipt the moment it answers (E1, E3); both and the call itself run in a
 shielded task. A tool's failure is definite or it is not: whatever is not a clear no is unknown, and only reconcile moves
-it from there (E4). Reads have no effect row.
+it from there (E4). A tool that changes rows of this database does so in the receipt's own transaction (E7). Reads have
+no effect row.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import stamina
 from langchain_core.runnables import RunnableConfig
+from psycopg_pool import PoolTimeout
 
 from graph import protocol
 from graph.plain import clean
@@ -24,7 +28,7 @@ from placet.record.effects import Effect
 from placet.record.errors import NotDispatchable, StaleEpoch
 from placet.record.items import Item
 from placet.record.runs import Owned
-from tools.contract import NothingSent, Receipt, Refused
+from tools.contract import Arguments, NothingSent, Receipt, Refused, TransactionalTool
 from tools.registry import AnyTool
 
 TOO_OLD = "It did not happen, and its idempotency key is too old to send it again; propose it anew."
@@ -86,35 +90,115 @@ async def _too_old(services: Services, owned: Owned, item: Item) -> dict[str, An
     return {"next": "end"}
 
 
+async def send_rest(
+    services: Services, owned: Owned, item: Item, asked: Approval | None, effect: Effect, *, evidence: str
+) -> bool:
+    """Send a batch to its end that was made in part: the same operation, whose keys let no line happen twice (E5).
+
+    False when it may not leave any more, or too often did; then people must say.
+    """
+    tool = services.registry[effect.tool]
+    if tool.idempotency_window is None or effect.age >= tool.idempotency_window or effect.attempts >= MAX_DISPATCHES:
+        return False
+    try:
+        async with services.database.transaction("dispatch_rest") as tx:
+            again = await effects.dispatch_rest(tx, owned, effect, evidence=evidence)
+    except NotDispatchable:
+        return False
+    await services.shielded(owned, _call(services, owned, item, asked, tool, again, begun=True))
+    return True
+
+
 async def _call(
-    services: Services, owned: Owned, item: Item, asked: Approval | None, tool: AnyTool, effect: Effect
+    services: Services,
+    owned: Owned,
+    item: Item,
+    asked: Approval | None,
+    tool: AnyTool,
+    effect: Effect,
+    *,
+    begun: bool = False,
 ) -> None:
-    """Call and receipt: runs to its end whatever happens to the node."""
-    database = services.database
+    """Call and receipt: runs to its end whatever happens to the node. Of one that has `begun`, lines were seen."""
     try:
         arguments = tool.Arguments.model_validate_json(effect.arguments)
+        if isinstance(tool, TransactionalTool):
+            await _change(services, owned, item, asked, tool, effect, arguments)
+            return
         async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
             answer = await tool.execute(arguments, str(effect.operation_id))
-    except Refused as no:
-        code, message = clean(str(no.code)), clean(str(no))
-        async with database.transaction("refused") as tx:
-            await effects.refuse(tx, owned, effect, code=code, message=message)
-            await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
-    except NothingSent as nothing:
-        async with database.transaction("not_sent") as tx:
-            await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {said(nothing)}")
-            if effect.attempts >= MAX_DISPATCHES:
-                result = protocol.failed("not_sent", f"Nothing was sent: {said(nothing)}", retryable=True)
-                await items.finish(tx, item.item_id, "failed", result)
-    except Exception as error:  # noqa: BLE001  # whatever else a tool raises, it may have happened (E4)
-        code, message = _lost(error, tool)
-        async with database.transaction("lost") as tx:
-            await effects.lose(tx, owned, effect, code=code, message=message)
-    else:
+    except StaleEpoch:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever a tool raises that is not a clear no, it may have happened (E4)
+        await _failed(services, owned, item, tool, effect, error, begun=begun)
+        return
+    receipt = as_receipt(answer, effect)
+    async for attempt in _patiently():
+        with attempt:
+            async with services.database.transaction("receipt") as tx:
+                if await effects.commit(tx, owned, effect, receipt, observed=False):
+                    await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
+
+
+def _patiently() -> AsyncIterator[stamina.Attempt]:
+    """What the tool answered is in this process's hands alone: when the connection drops, it is written down over the next
+    one (E3). Each write is conditional and fenced, so that a second one changes nothing."""
+    return stamina.retry_context(
+        on=(psycopg.OperationalError, PoolTimeout), attempts=None, timeout=60.0, wait_initial=0.1, wait_max=1.0
+    ).__aiter__()
+
+
+async def _failed(
+    services: Services, owned: Owned, item: Item, tool: AnyTool, effect: Effect, error: Exception, *, begun: bool
+) -> None:
+    """A clear no, nothing sent, or unknown. Where lines were seen before, no answer of this attempt speaks for them."""
+    database = services.database
+    async for attempt in _patiently():
+        with attempt:
+            match error:
+                case Refused() if not begun:
+                    code, message = clean(str(error.code)), clean(str(error))
+                    async with database.transaction("refused") as tx:
+                        if await effects.refuse(tx, owned, effect, code=code, message=message):
+                            result = protocol.failed(code, message, retryable=False)
+                            await items.finish(tx, item.item_id, "failed", result)
+                case NothingSent() if not begun:
+                    async with database.transaction("not_sent") as tx:
+                        await effects.confirm_absent(tx, owned, effect, evidence=f"nothing was sent: {said(error)}")
+                        if effect.attempts >= MAX_DISPATCHES:
+                            result = protocol.failed("not_sent", f"Nothing was sent: {said(error)}", retryable=True)
+                            await items.finish(tx, item.item_id, "failed", result)
+                case _:
+                    code, message = _lost(error, tool)
+                    async with database.transaction("lost") as tx:
+                        await effects.lose(tx, owned, effect, code=code, message=message)
+
+
+async def _change(
+    services: Services,
+    owned: Owned,
+    item: Item,
+    asked: Approval | None,
+    tool: TransactionalTool[Any, Any],
+    effect: Effect,
+    arguments: Arguments,
+) -> None:
+    """Change, receipt and result in one transaction. The tool's rows are locked before the thread's, so that the thread
+    is held for the receipt only; the fence then takes everything back if another run owns the thread by now (O2).
+
+    A worker that is stopped in the middle would hold the rows for ever: the server ends its transaction instead.
+    """
+    async with services.database.transaction("receipt") as tx:
+        await tx.execute(
+            "select set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true)",
+            {"milliseconds": f"{tool.timeout.total_seconds() * 1000:.0f}"},
+        )
+        async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
+            answer = await tool.execute_in(tx, arguments, str(effect.operation_id))
         receipt = as_receipt(answer, effect)
-        async with database.transaction("receipt") as tx:
-            await effects.commit(tx, owned, effect, receipt, observed=False)
-            await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
+        if not await effects.commit(tx, owned, effect, receipt, observed=False):
+            raise StaleEpoch(f"Effect {effect.operation_id} was settled by somebody else; the change is taken back.")
+        await items.finish(tx, item.item_id, "completed", executed(receipt, effect, asked))
 
 
 def _lost(error: Exception, tool: AnyTool) -> tuple[str, str]:
@@ -160,10 +244,7 @@ async def _found(services: Services, owned: Owned, item: Item, effect: Effect) -
     """The effect was dispatched before, by a run that did not live to tell or by another hand (E2)."""
     effects.verify(services.keys, effect)
     if effect.status == "dispatched":
-        async with services.database.transaction("interrupted") as tx:
-            await effects.lose(
-                tx, owned, effect, code="interrupted", message="It was sent and the run ended before the answer."
-            )
+        await interrupted(services, owned, effect)
         return "reconcile"
     if effect.status == "refused":
         error = effect.error or {"code": "refused", "message": "The system refused it."}
@@ -174,6 +255,13 @@ async def _found(services: Services, owned: Owned, item: Item, effect: Effect) -
             )
         return "end"
     return "reconcile"
+
+
+async def interrupted(services: Services, owned: Owned, effect: Effect) -> None:
+    """The run that sent it did not live to hear the answer."""
+    async with services.database.transaction("interrupted") as tx:
+        message = "It was sent and the run ended before the answer."
+        await effects.lose(tx, owned, effect, code="interrupted", message=message)
 
 
 async def _not_dispatched(services: Services, owned: Owned, item: Item, refused: NotDispatchable) -> Step:

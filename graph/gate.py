@@ -18,6 +18,7 @@ from graph.services import Services, owned_by
 from graph.state import INLINE_BYTES, Call, TurnState
 from placet.record import approvals, canonical, items, runs, turns
 from placet.record.approvals import Revision
+from placet.record.canonical import restored
 from placet.record.items import Gated, Item
 from placet.record.runs import Owned
 from tools.registry import schema_version
@@ -62,7 +63,7 @@ async def _judge(services: Services, item: Item, error: CallError | None) -> _Ju
         return _Judged(Gated(item.item_id, "invalid", result=result))
     tool = services.registry[item.tool]
     try:
-        arguments, raw = validate(tool, item.proposed)
+        arguments, raw = validate(tool, restored(item.proposed))
     except InvalidArguments as invalid:
         result = protocol.invalid(invalid.code, str(invalid), field=str(invalid.details["field"]))
         return _Judged(Gated(item.item_id, "invalid", result=result))

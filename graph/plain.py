@@ -166,16 +166,3 @@ def _told(value: object) -> str:
         return shortened(clean(repr(value)), 2000)
     except Exception:  # noqa: BLE001 - a foreign __repr__ may raise anything, and telling must not fail
         return f"<{type(value).__name__}>"
-
-
-def restored(value: JsonValue) -> JsonValue:
-    """`value` as it was before jsonb, which writes 1e16 as 10000000000000000: integers beyond 2^53-1 were floats."""
-    match value:
-        case dict():
-            return {key: restored(item) for key, item in value.items()}
-        case list():
-            return [restored(item) for item in value]
-        case int() if not isinstance(value, bool) and abs(value) > MAX_INTEGER:
-            return float(value)
-        case _:
-            return value

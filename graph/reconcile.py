@@ -1,8 +1,9 @@
 """reconcile: what became of a call that was sent and did not answer (E5, E6).
 
 The tool is asked about its operation id. Committed: the receipt is stored and the turn goes on. Confirmed absent: the
-checks before execution again, then the same operation goes out again, within the tool's idempotency window. No evidence:
-it stops here, people see what is known, and nothing is guessed.
+checks before execution again, then the same operation goes out again, within the tool's idempotency window. Made in part:
+the same operation is sent to its end, within that window; the checks before execution were made for all of it, and what
+has happened would make them fail. No evidence: it stops here, people see what is known, and nothing is guessed.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import interrupt
 
 from graph import protocol
-from graph.execute import TOO_OLD, as_receipt, executed
+from graph.execute import MAX_DISPATCHES, TOO_OLD, as_receipt, executed, interrupted, send_rest
 from graph.plain import clean, shortened
 from graph.said import said
 from graph.services import Services, owned_by
@@ -39,11 +40,16 @@ async def reconcile(services: Services, state: CallState, config: RunnableConfig
     if item.result is not None or effect is None:
         return {"next": "end" if item.result is not None else "approval"}
 
-    if effect.status == "unknown":
+    if effect.status == "dispatched":  # a run that sent the rest ended before the answer
+        await interrupted(services, owned, effect)
+    if effect.status in ("dispatched", "unknown"):
         seen = await _observe(services, effect)
         await _store(services, owned, effect, seen)
         async with services.database.read() as tx:
             effect = await effects.get(tx, owned.tenant_id, effect.operation_id)
+        part_of_it = effect.status == "unknown" and seen.status == "partial" and turn.status not in turns.ENDED
+        if part_of_it and await send_rest(services, owned, item, asked, effect, evidence=_evidence(seen)):
+            return {"next": "reconcile"}
     match effect.status:
         case "committed":
             await _finish(services, owned, item, "completed", executed(effect.receipt or {}, effect, asked))
@@ -63,14 +69,14 @@ async def reconcile(services: Services, state: CallState, config: RunnableConfig
 async def _observe(services: Services, effect: Effect) -> Observed:
     """Ask the outside system, a few times while it does not know."""
     effects.verify(services.keys, effect)
-    tool = services.registry[effect.tool]
-    arguments = tool.Arguments.model_validate_json(effect.arguments)
     seen = Observed(status="unknown")
     for wait in (0.0, 0.2, 1.0):
         await asyncio.sleep(wait)
         try:
+            tool = services.registry[effect.tool]
+            arguments = tool.Arguments.model_validate_json(effect.arguments)
             async with outside("observe"), asyncio.timeout(tool.timeout.total_seconds()):
-                seen = await tool.observe(arguments, str(effect.operation_id))
+                seen = Observed.model_validate(await tool.observe(arguments, str(effect.operation_id)))
         except Exception as error:  # noqa: BLE001  # an observer that fails says nothing about the effect
             seen = Observed(status="unknown", evidence=f"looking failed: {said(error)}")
         if seen.status != "unknown":
@@ -79,7 +85,7 @@ async def _observe(services: Services, effect: Effect) -> Observed:
 
 
 async def _store(services: Services, owned: Owned, effect: Effect, seen: Observed) -> None:
-    evidence = shortened(clean(seen.evidence), 2000)
+    evidence = _evidence(seen)
     async with services.database.transaction("observed") as tx:
         await runs.fence(tx, owned)
         await effects.add_evidence(tx, owned, effect, said=f"{seen.status}: {evidence}")
@@ -89,13 +95,22 @@ async def _store(services: Services, owned: Owned, effect: Effect, seen: Observe
             await effects.confirm_absent(tx, owned, effect, evidence=evidence)
 
 
+def _evidence(seen: Observed) -> str:
+    return shortened(clean(seen.evidence), 2000)
+
+
 async def _absent(services: Services, owned: Owned, item: Item, effect: Effect, *, closing: bool) -> dict[str, Any]:
-    """It did not happen: the same operation may go again, while its key is still recognised (E5)."""
-    window = services.registry[effect.tool].idempotency_window
+    """It did not happen: the same operation may go again, while its key is still recognised (E5). A tool that knows no keys
+    is sent again only where a person has said that it did not happen (E6)."""
+    window = services.registry[effect.tool].idempotency_window if effect.tool in services.registry else None
     if closing:
         await _finish(services, owned, item, "cancelled", protocol.cancelled(item.tool))
         return {"next": "end"}
-    if window is not None and effect.age < window:
+    if effect.attempts >= MAX_DISPATCHES:
+        message = f"It was sent {effect.attempts} times and did not happen; see what {item.tool} answers."
+        await _finish(services, owned, item, "failed", protocol.failed("not_done", message, retryable=True))
+        return {"next": "end"}
+    if effect.age < window if window is not None else _said_by_a_person(effect):
         return {"next": "approval"}
     await _finish(services, owned, item, "failed", protocol.failed("window_closed", TOO_OLD, retryable=False))
     return {"next": "end"}
@@ -111,6 +126,10 @@ def _do_not_repeat(effect: Effect) -> dict[str, Any]:
     return protocol.unknown_do_not_repeat(
         effect.tool, operation_id=str(effect.operation_id), evidence=_last_said(effect)
     )
+
+
+def _said_by_a_person(effect: Effect) -> bool:
+    return bool(effect.evidence) and "by" in effect.evidence[-1]
 
 
 def _last_said(effect: Effect) -> str:

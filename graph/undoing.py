@@ -9,7 +9,7 @@ import asyncio
 from graph.execute import as_receipt
 from graph.said import said
 from graph.services import Services
-from placet.record import effects, people
+from placet.record import by_hand, effects, people
 from placet.record.crashpoints import outside
 from placet.record.effects import Effect
 from placet.record.errors import Conflict
@@ -38,7 +38,7 @@ async def undo(services: Services, effect: Effect, who: people.User) -> Effect:
         raise NotReversible(f"What {effect.tool} did cannot be taken back ({tool.tier}, {effect.status}).")
     effects.verify(services.keys, effect)
     async with services.database.transaction("undo_dispatch") as tx:
-        begun = await effects.begin_undo(tx, services.keys, who, effect)
+        begun = await by_hand.begin_undo(tx, services.keys, who, effect)
     if begun.effect.status in ("committed", "refused"):
         return begun.effect
     arguments = tool.Arguments.model_validate_json(effect.arguments)
@@ -47,8 +47,8 @@ async def undo(services: Services, effect: Effect, who: people.User) -> Effect:
             answer = await tool.undo(arguments, Receipt.model_validate(effect.receipt), str(begun.effect.operation_id))
     except Refused as no:
         async with services.database.transaction("undo_refused") as tx:
-            return await effects.end_undo(tx, begun.effect, error={"code": no.code, "message": said(no)})
+            return await by_hand.end_undo(tx, begun.effect, error={"code": no.code, "message": said(no)})
     except Exception as error:
         raise UndoUnanswered(f"The undo was sent and not answered ({said(error, 300)}). Command it again.") from error
     async with services.database.transaction("undo_receipt") as tx:
-        return await effects.end_undo(tx, begun.effect, receipt=as_receipt(answer, begun.effect))
+        return await by_hand.end_undo(tx, begun.effect, receipt=as_receipt(answer, begun.effect))

@@ -17,7 +17,7 @@ from placet.record.digests import Keys
 from placet.record.start import load_digest_key, open_database
 from placet.rules import read_policy
 from placet.settings import Settings
-from tools import shop
+from tools import mail, payments, shop
 from tools.registry import Registry
 
 MIGRATIONS = (shop.MIGRATIONS,)
@@ -33,7 +33,9 @@ async def open_house(settings: Settings, *, model: BaseChatModel | None = None) 
 def furnish(settings: Settings, database: Database, *, model: BaseChatModel | None = None) -> Services:
     """The services on an open database."""
     key_id, key = load_digest_key(settings)
-    registry = Registry(shop.tools(shop.Shop(database, settings.tenant)))
+    registry = Registry(
+        [*shop.tools(shop.Shop(database, settings.tenant)), *mail.tools(settings), *payments.tools(settings)]
+    )
     return Services(
         settings=settings,
         database=database,

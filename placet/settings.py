@@ -3,10 +3,10 @@
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 def default_home() -> Path:
@@ -20,7 +20,9 @@ def default_home() -> Path:
 class Settings(BaseSettings):
     """One instance per process, frozen; tests build their own."""
 
-    model_config = SettingsConfigDict(env_prefix="PLACET_", frozen=True, extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PLACET_", env_ignore_empty=True, frozen=True, extra="ignore", populate_by_name=True
+    )
 
     # Where things are
     home: Path = Field(default_factory=default_home)  # embedded database, keys; one folder to back up
@@ -55,6 +57,21 @@ class Settings(BaseSettings):
     approval_ttl: timedelta = timedelta(hours=24)  # when the rule names none (A9)
     policy_timeout: float = Field(default=2.0, gt=0)  # seconds for facts and rules of one call; longer asks (P6)
 
+    # Mail that the agent sends
+    smtp_host: str | None = None  # the server that takes it; none: the agent has no send_email
+    smtp_port: int | None = Field(default=None, ge=1, le=65535)  # none: 587, 465 or 25, as `smtp_tls` says
+    smtp_tls: Literal["starttls", "tls", "none"] = "starttls"  # "none" only towards a server on the same machine
+    smtp_user: str | None = None  # who logs in; none: nobody does
+    smtp_password: SecretStr | None = None  # goes with the user
+    smtp_from: str | None = None  # the sender's address; its domain also ends each Message-ID
+    own_domains: Annotated[tuple[str, ...], NoDecode] = ()  # separated by commas; a recipient anywhere else is outside
+
+    # Payments through Stripe
+    stripe_api_key: SecretStr | None = (
+        None  # a restricted key for refunds; none: the agent has no refund_stripe_payments
+    )
+    stripe_address: str | None = None  # another address than Stripe's own, for a test server
+
     # Ownership
     lease: timedelta = timedelta(seconds=15)  # a dead worker's run is taken up after this (O3)
     poll: float = Field(default=1.0, gt=0)  # seconds between looks for work when no NOTIFY came
@@ -80,6 +97,11 @@ class Settings(BaseSettings):
     # The client: the command line talks to a server instead of a database
     url: str | None = None  # of the server
     api_key: SecretStr | None = None  # made by `placet users key`
+
+    @field_validator("own_domains", mode="before")
+    @classmethod
+    def _separated_by_commas(cls, value: object) -> object:
+        return tuple(filter(None, (part.strip() for part in value.split(",")))) if isinstance(value, str) else value
 
 
 @lru_cache(maxsize=1)

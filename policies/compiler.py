@@ -94,7 +94,9 @@ TOOL: dict[str, Key] = {
 POLICY = {"duties": Key(list, "a list of duties, lowest first"), "duty": Key(str, "a duty")}
 
 
-def load_rules(file: File, schemas: Iterable[ToolSchema], *, timeout: float = 2.0) -> Policy:
+def load_rules(
+    file: File, schemas: Iterable[ToolSchema], *, absent: Iterable[ToolSchema] = (), timeout: float = 2.0
+) -> Policy:
     """The policy in `file`; as `compile_rules`. Raises `OSError` when it cannot be read."""
     content = file.read_bytes()
     try:
@@ -103,20 +105,31 @@ def load_rules(file: File, schemas: Iterable[ToolSchema], *, timeout: float = 2.
         place = Place(str(file), content[: error.start].count(b"\n") + 1, 1)
         fault = NotToml(place, "The file is not text in UTF-8.", "Save it as UTF-8.")
         raise RulesRefused(str(file), [fault]) from error
-    return compile_rules(text, source=str(file), schemas=schemas, timeout=timeout)
+    return compile_rules(text, source=str(file), schemas=schemas, absent=absent, timeout=timeout)
 
 
-def compile_rules(text: str, *, source: str, schemas: Iterable[ToolSchema], timeout: float = 2.0) -> Policy:
+def compile_rules(
+    text: str,
+    *,
+    source: str,
+    schemas: Iterable[ToolSchema],
+    absent: Iterable[ToolSchema] = (),
+    timeout: float = 2.0,
+) -> Policy:
     """Check `text`, which `source` names in messages, against the tools and make it a policy.
 
-    `timeout` is seconds for all rules of one call. Raises `RulesRefused` with every fault that was found.
+    `absent` are tools that could be there and are not configured: what the file says of them is checked as well, but it
+    need not say anything. `timeout` is seconds for all rules of one call. Raises `RulesRefused` with every fault that was found.
     """
     unified = text.replace("\r\n", "\n")  # as tomllib does
     try:
         data = tomllib.loads(unified)
     except tomllib.TOMLDecodeError as error:
         raise RulesRefused(source, [_not_toml(str(error), unified, source)]) from error
-    compiling = _Compiling(places(unified, source), {schema.name: schema for schema in schemas})
+    optional = {schema.name: schema for schema in absent}
+    compiling = _Compiling(
+        places(unified, source), optional | {schema.name: schema for schema in schemas}, frozenset(optional)
+    )
     duties, default_duty = compiling.head(data)
     rules = compiling.tools(data)
     if compiling.faults:
@@ -149,6 +162,7 @@ class _Compiling:
 
     places: Places
     schemas: Mapping[str, ToolSchema]
+    optional: frozenset[str] = frozenset()  # names of tools that need no rule
     faults: list[PolicyError] = field(default_factory=list)
     duties: tuple[str, ...] = ()
     misspelt: set[str | None] = field(default_factory=set)  # tools that an unknown table was probably meant to be
@@ -186,7 +200,7 @@ class _Compiling:
                 self.faults.append(NoSuchTool(self.places.of(name), f"There is no tool {name}.", expected, near))
         for name, schema in self.schemas.items():
             table = data.get(name)
-            if table is None and name not in self.misspelt:
+            if table is None and name not in self.misspelt | self.optional:
                 self._without_rule(schema)
             elif isinstance(table, dict) and name != HEAD and (made := self._tool(schema, table)) is not None:
                 rules[name] = made

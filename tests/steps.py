@@ -24,7 +24,7 @@ from graph.advance import _run, advance
 from graph.deciding import decide, prepare_edit
 from graph.services import Services
 from placet import logs
-from placet.house import furnish, read_policy
+from placet.house import furnish
 from placet.record import approvals, crashpoints, effects, events, items, people, runs, turns
 from placet.record.approvals import Approval
 from placet.record.checkpointer import FencedSaver, config_of
@@ -37,6 +37,7 @@ from placet.record.items import Item
 from placet.record.people import User
 from placet.record.runs import Owned
 from placet.record.turns import Turn
+from placet.rules import read_policy
 from placet.settings import Settings
 from placet.worker import Worker
 from tests.outside import RULES, World
@@ -75,7 +76,12 @@ class House:
         return cast("Scripted", self.services.model)
 
     def elsewhere(
-        self, *, model: BaseChatModel | None = None, tools: Iterable[AnyTool] | None = None, rules: str | None = None
+        self,
+        *,
+        model: BaseChatModel | None = None,
+        tools: Iterable[AnyTool] | None = None,
+        rules: str | None = None,
+        database: Database | None = None,
     ) -> "House":
         """The same rows, seen by another process: a new graph, a new worker; perhaps after a deploy."""
         services = self.services
@@ -86,7 +92,14 @@ class House:
             if rules is not None:
                 settings = settings.model_copy(update={"rules": _write(rules, cast("Path", settings.rules).parent)})
             policy = read_policy(settings, registry)
-        services = replace(services, model=model or services.model, registry=registry, policy=policy, _in_flight={})
+        services = replace(
+            services,
+            model=model or services.model,
+            registry=registry,
+            policy=policy,
+            database=database or services.database,
+            _in_flight={},
+        )
         return replace(self, services=services, worker=Worker(services))
 
     # What people and clients do

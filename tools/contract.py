@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from placet.record.database import Transaction
+
 
 class Tier(StrEnum):
     """How much a call can cost (P1)."""
@@ -76,11 +78,16 @@ class Receipt(BaseModel):
 
 
 class Observed(BaseModel):
-    """What the outside system says of an operation id (E5)."""
+    """What the outside system says of an operation id (E5).
+
+    `absent` promises that nothing of it has happened and nothing is still coming. `partial` is for a batch that the
+    outside system takes line by line: some lines have happened, and `execute` with the same operation id makes exactly
+    the others, each under its own key. It is neither committed nor absent, and is sent to its end.
+    """
 
     model_config = ConfigDict(frozen=True)
 
-    status: Literal["committed", "absent", "unknown"]
+    status: Literal["committed", "absent", "partial", "unknown"]
     receipt: Receipt | None = None  # with `committed`
     evidence: str = ""  # what was asked and answered, for people
 
@@ -150,3 +157,22 @@ class Tool(ABC, Generic[A, F]):
     def mode(self) -> Literal["safe_readonly", "mutating"]:
         """The plan item's mode (P1)."""
         return "safe_readonly" if self.tier is Tier.read_only else "mutating"
+
+
+class TransactionalTool(Tool[A, F]):
+    """A tool whose change is rows of the very database that holds its receipt (E7).
+
+    It gets the transaction that stores the receipt: change, receipt and result become true together or not at all, and
+    nothing at all when the run has lost its thread meanwhile (O2). So there is never anything to guess: `observe` reads
+    the row that the same transaction wrote.
+    """
+
+    idempotency_window = timedelta.max  # the row of an operation stays
+
+    @abstractmethod
+    async def execute_in(self, tx: Transaction, args: A, operation_id: str) -> Receipt:
+        """Make the change in `tx`, which the caller commits. Raises `Refused` when nothing of it can be done."""
+
+    async def execute(self, args: A, operation_id: str) -> Any:
+        """Not without the receipt's transaction: raises `TypeError`."""
+        raise TypeError(f"{self.name} changes rows together with their receipt; call execute_in with the transaction.")

@@ -11,8 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 Minor = Annotated[int, Field(strict=True, ge=-(2**53) + 1, le=2**53 - 1)]
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 
-# ISO 4217: the currencies whose minor unit is not a hundredth.
-EXPONENT = {"BHD": 3, "CLP": 0, "JOD": 3, "JPY": 0, "KRW": 0, "KWD": 3, "OMR": 3, "TND": 3, "VND": 0}
+# ISO 4217: the currencies whose minor unit is not a hundredth. (ISK and UGX are left at two digits, in which payment
+# services count them.)
+DIGITS = {
+    0: ("BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "PYG", "RWF", "UYI", "VND", "VUV", "XAF", "XOF", "XPF"),
+    3: ("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"),
+}
+EXPONENT = {currency: digits for digits, currencies in DIGITS.items() for currency in currencies}
 
 
 class Money(BaseModel):

@@ -11,7 +11,7 @@ from placet.api.auth import Anybody, Caller, Operator, RequesterOrOperator
 from placet.api.errors import answers
 from placet.api.opened import Open, Tools
 from placet.api.shapes import Cursor, EffectView, Limit, Page, Settling, Word
-from placet.record import effects, pages
+from placet.record import by_hand, effects, pages
 from placet.record.database import Transaction
 from placet.record.effects import Effect, Status, UnknownEffect
 
@@ -66,7 +66,7 @@ async def resolve(caller: Operator, services: Open, operation_id: UUID, given: S
     async with services.database.transaction("resolve") as tx:
         effect = await effects.get(tx, caller.tenant, operation_id)
         return shapes.effect(
-            await effects.resolve(
+            await by_hand.resolve(
                 tx, caller.user, effect, to=given.to, reason=given.reason, external_id=given.external_id
             )
         )

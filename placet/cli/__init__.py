@@ -44,16 +44,21 @@ app.add_typer(shop.app, name="shop")
 app.add_typer(db.app, name="db")
 
 
-@app.callback()
-def version(
-    show: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    """Agents whose consequential calls wait for assent, execute exactly once, and prove it."""
-    if show:
+def _version(wanted: bool) -> None:
+    if wanted:
         from importlib.metadata import version  # noqa: PLC0415
 
         print(version("placet"))
         raise typer.Exit
+
+
+@app.callback()
+def house(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Agents whose consequential calls wait for assent, execute exactly once, and prove it."""
 
 
 def main() -> None:

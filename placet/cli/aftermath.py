@@ -99,7 +99,7 @@ def show(after: Aftermath) -> None:
             output.say(Text("Not executed: ", style="red").append(text.visible(error.get("message", "it failed"))))
         case "unknown":
             output.say("It was sent and nobody knows what became of it; it is not sent again on a guess.", "magenta")
-            output.say(f"  placet turn show {short}", "bold")
+            output.say(f"  placet turn show {short}   (an operator who has looked: placet effects resolve …)", "bold")
         case "executing":
             output.say(f"It is being executed. Follow it: placet events {short} --follow")
         case "orphaned":

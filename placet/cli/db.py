@@ -1,19 +1,18 @@
 """`placet db`: start, stop and look at the embedded Postgres.
 
-Tables for people, plain lines where nobody looks, JSON with `--json`. With PLACET_DATABASE_URL set there is nothing here
+With PLACET_DATABASE_URL set there is nothing here
 to start or stop; `status` and `url` then speak of that one.
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from placet.cli import output
+from placet.cli.output import Json
 from placet.record import embedded
 from placet.record.errors import Conflict
 from placet.record.start import Status, status
@@ -21,7 +20,6 @@ from placet.settings import Settings, settings
 
 app = typer.Typer(help="The embedded Postgres: start, stop, look.", no_args_is_help=True)
 T = TypeVar("T")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
 @app.command()
@@ -52,7 +50,10 @@ def url(
     else:
         given = (now.owner_database_url or now.database_url) if owner else now.database_url
         address = given.get_secret_value()
-    print(json.dumps({"url": address}) if as_json else address)
+    if as_json:
+        output.show_json({"url": address})
+    else:
+        print(address)
 
 
 @app.command("status")
@@ -60,17 +61,12 @@ def show_status(as_json: Json = False) -> None:
     """Say where it is, whether it answers, its version and size."""
     seen = asyncio.run(status(settings()))
     if as_json:
-        print(seen.model_dump_json(indent=2))
+        output.show_json(seen)
         return
-    console = Console()
-    lines = _lines(seen)
-    if not console.is_terminal:
-        print("\n".join(f"{name}: {value}" for name, value in lines))
-        return
-    table = Table(show_header=False, box=None)
-    for name, value in lines:
-        table.add_row(Text(name, style="bold"), Text(value, style="green" if value == "running" else ""))
-    console.print(table)
+    for name, value in _lines(seen):
+        output.say(
+            Text(f"{name}: ", style="bold").append_text(output.cell(value, "green" if value == "running" else ""))
+        )
 
 
 def _lines(seen: Status) -> list[tuple[str, str]]:
@@ -95,9 +91,12 @@ def _embedded() -> Settings:
 
 
 def _with_progress(words: str, do: Callable[[], T]) -> T:
-    with Console(stderr=True).status(words):  # shows nothing where nobody looks
+    with output.progress(words):
         return do()
 
 
 def _show(result: dict[str, Any], sentence: str, as_json: bool) -> None:
-    print(json.dumps(result) if as_json else f"{sentence}.")
+    if as_json:
+        output.show_json(result)
+    else:
+        output.say(f"{sentence}.")

@@ -17,7 +17,7 @@ from rich.text import Text
 from placet.cli import aftermath, output, preview, rows, text
 from placet.cli.opening import As, NobodyToConfirm, Record, ask_person, is_interactive, open_house, open_record, run
 from placet.cli.output import Json
-from placet.record import approvals, canonical, decisions, lookup
+from placet.record import approvals, canonical, decisions, effects, lookup
 from placet.record.approvals import Approval, Revision
 from placet.record.decisions import Decided, Decision, InvalidDecision
 from placet.record.digests import Keys
@@ -52,20 +52,26 @@ async def _inbox(user: str | None, limit: int, *, as_json: bool) -> None:
         who = await record.user(user) if user or record.settings.user else None
         async with record.database.read() as tx:
             waiting = await approvals.waiting(tx, record.tenant, limit=limit)
+            unknown = await effects.recent(tx, record.tenant, status="unknown", limit=limit)
             now = await lookup.now(tx)
     if as_json:
-        output.show_json({"approvals": [rows.approval(one) for one in waiting]})
+        output.show_json(
+            {"approvals": [rows.approval(one) for one in waiting], "unknown": [rows.effect(one) for one in unknown]}
+        )
         return
+    for one in unknown:
+        words = f"! {one.tool} was sent and nobody knows what became of it. An operator says what they found: "
+        output.say(f"{words}placet effects resolve {output.short(one.operation_id)}", "magenta")
     table = output.table("approval", "what", "risk", "asked by", "age", "expires", "who decides")
-    for one in waiting:
+    for asked in waiting:
         table.add_row(
-            Text(output.short(one.approval_id), style="cyan"),
-            output.cell(one.preview["title"], "bold"),
-            Text("reversible") if one.preview.get("reversible") else Text("! irreversible", style="red"),
-            output.cell(one.requester),
-            output.duration((now - one.asked_at).total_seconds()),
-            output.relative(one.expires_at - now),
-            output.cell(f"{one.duty}{_may(who, one)}"),
+            Text(output.short(asked.approval_id), style="cyan"),
+            output.cell(asked.preview["title"], "bold"),
+            Text("reversible") if asked.preview.get("reversible") else Text("! irreversible", style="red"),
+            output.cell(asked.requester),
+            output.duration((now - asked.asked_at).total_seconds()),
+            output.relative(asked.expires_at - now),
+            output.cell(f"{asked.duty}{_may(who, asked)}"),
         )
     if not waiting:
         output.say("Nothing waits for anybody.")
@@ -81,8 +87,8 @@ def _may(who: User | None, asked: Approval) -> str:
         return ""
     try:
         decisions.check_may_decide(who, asked)
-    except NotAllowed as error:
-        return " (your own request)" if who.user_id == asked.requester else f" (not you: {error})"[:60]
+    except NotAllowed:
+        return " (your own request)" if who.user_id == asked.requester else " (not you)"
     return " (you may)"
 
 

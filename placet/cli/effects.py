@@ -1,19 +1,21 @@
 """`placet effects`: what was sent into the world, and what became of it (E1–E6)."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
 
 from placet.cli import output, preview, rows
-from placet.cli.opening import open_record, run
+from placet.cli.opening import As, open_house, open_record, run
 from placet.cli.output import Indented, Json
-from placet.record import effects, lookup
+from placet.record import by_hand, effects, lookup
 from placet.record.effects import Effect
+from placet.record.errors import InvalidInput
 from tools.money import show as money
 
 app = typer.Typer(help="Effects: what was sent into the world, with its receipt.", no_args_is_help=True)
+Ending = Literal["committed", "absent", "abandoned"]
 
 
 @app.command("list")
@@ -45,10 +47,7 @@ async def _list(status: str | None, turn: str | None, limit: int, *, as_json: bo
             output.relative(one.dispatched_at - now),
             str(one.attempts),
         )
-    if found:
-        output.show_table(table)
-    else:
-        output.say("Nothing was sent.")
+    output.show_table(table, nothing="Nothing was sent.")
 
 
 @app.command()
@@ -91,6 +90,69 @@ async def _show(typed: str, *, as_json: bool) -> None:
                 output.cell(line.get("external_id") or line.get("reason") or "–", "dim"),
             )
         console.print(Indented(table, 2))
+
+
+@app.command()
+def resolve(
+    effect: Annotated[str, typer.Argument(metavar="ID", help="An unknown effect.")],
+    reason: Annotated[str, typer.Option(help="How you know; kept with the effect.")],
+    committed: Annotated[
+        str | None,
+        typer.Option("--committed", metavar="EXTERNAL_ID", help="It happened: the outside system's id of it."),
+    ] = None,
+    absent: Annotated[bool, typer.Option("--absent", help="It did not happen; it may be sent again.")] = False,
+    abandoned: Annotated[
+        bool, typer.Option("--abandon", help="Nobody finds out; the agent must not repeat it.")
+    ] = False,
+    as_user: As = None,
+    as_json: Json = False,
+) -> None:
+    """Say what became of an unknown effect, as an operator who has looked; the turn then goes on."""
+    given: dict[Ending, bool] = {"committed": committed is not None, "absent": absent, "abandoned": abandoned}
+    chosen = [ending for ending, is_given in given.items() if is_given]
+    if len(chosen) != 1:
+        raise InvalidInput("Say one of --committed EXTERNAL_ID, --absent and --abandon.", field="resolve")
+    run(_resolve(effect, chosen[0], reason, committed, as_user, as_json=as_json))
+
+
+async def _resolve(
+    typed: str, ending: Ending, reason: str, external_id: str | None, user: str | None, *, as_json: bool
+) -> None:
+    async with open_record() as record:
+        who = await record.user(user)
+        async with record.database.transaction() as tx:
+            effect = await effects.get(tx, record.tenant, await record.find(tx, "effect", typed))
+            effect = await by_hand.resolve(tx, who, effect, to=ending, reason=reason, external_id=external_id)
+    _tell(effect, f"is {effect.status}, says {who.user_id}; the turn goes on", as_json=as_json)
+
+
+@app.command()
+def undo(
+    effect: Annotated[str, typer.Argument(metavar="ID", help="A committed effect of a reversible tool.")],
+    as_user: As = None,
+    as_json: Json = False,
+) -> None:
+    """Take a change back: an effect of its own, with a receipt. Commanding it again is safe."""
+    run(_undo(effect, as_user, as_json=as_json))
+
+
+async def _undo(typed: str, user: str | None, *, as_json: bool) -> None:
+    async with open_record() as record:
+        who = await record.user(user)
+        async with record.database.read() as tx:
+            effect = await effects.get(tx, record.tenant, await record.find(tx, "effect", typed))
+        async with open_house(record.settings) as services:
+            from graph import undoing  # noqa: PLC0415
+
+            undone = await undoing.undo(services, effect, who)
+    _tell(undone, f"took {output.short(effect.operation_id)} back: {_summary(undone)}", as_json=as_json)
+
+
+def _tell(effect: Effect, words: str, *, as_json: bool) -> None:
+    if as_json:
+        output.show_json({"effect": rows.effect(effect)})
+    else:
+        output.say(f"Effect {output.short(effect.operation_id)} {words}.".replace("..", "."))
 
 
 def _summary(effect: Effect) -> str:

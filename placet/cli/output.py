@@ -73,9 +73,12 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
     return made
 
 
-def show_table(made: Table) -> None:
-    """Print a table, with nothing trailing behind its lines."""
-    console().print(Indented(made, 0))
+def show_table(made: Table, *, nothing: str = "") -> None:
+    """Print a table, with nothing trailing behind its lines; `nothing` is said instead of an empty one."""
+    if made.row_count or not nothing:
+        console().print(Indented(made, 0))
+    else:
+        say(nothing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,15 +157,19 @@ def relative(distance: timedelta) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `3 min`, `23 h 59 min`, `4 d 2 h`: the two largest units that say something."""
+    """`45 s`, `3 min`, `23 h 59 min`, `4 d 2 h`: what says something, two units at most."""
     whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+        return f"{whole} s" if whole < 60 else f"{whole // 60} min"
+    hours, minutes = divmod(whole // 60, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
+
+
+def cells(*values: str | None) -> list[Text]:
+    """Cells of one row; None is nothing."""
+    return [cell(value or "") for value in values]
 
 
 STYLES = {

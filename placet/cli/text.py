@@ -16,14 +16,23 @@ BLANK = frozenset(
     + "".join(map(chr, range(0xFE00, 0xFE10)))
     + "".join(map(chr, range(0xE0100, 0xE01F0)))
 )
+JOINERS = frozenset("\u200c\u200d\ufe0e\ufe0f")
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def visible(text: object, *, lines: bool = False) -> str:
-    """`text` with everything that acts or hides shown as `⟨U+…⟩`; with `lines`, line breaks and tabs stay."""
-    return "".join(
-        f"⟨U+{ord(char):04X}⟩" if hides(char) and not (lines and char in "\n\t") else char for char in str(text)
-    )
+    """`text` with everything that acts or hides shown as `⟨U+…⟩`; with `lines`, line breaks and tabs stay.
+
+    What joins letters or picks a glyph stays behind a letter that can be joined: Persian, Hindi and emoji need it.
+    """
+    shown, before = [], ""
+    for char in str(text):
+        stays = (
+            not hides(char) or (lines and char in "\n\t") or (char in JOINERS and before > "~" and not hides(before))
+        )
+        shown.append(char if stays else f"⟨U+{ord(char):04X}⟩")
+        before = char
+    return "".join(shown)
 
 
 def hides(char: str) -> bool:

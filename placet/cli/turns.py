@@ -1,7 +1,9 @@
 """`placet turn`, `placet events`: where a request stands, what happened, and ending it."""
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated
+from uuid import UUID
 
 import typer
 from rich.console import Group, RenderableType
@@ -13,9 +15,11 @@ from placet.cli.opening import As, open_record, run
 from placet.cli.output import Json
 from placet.record import approvals, effects, items, lookup, turns
 from placet.record.approvals import Approval
+from placet.record.database import Transaction
 from placet.record.effects import Effect
 from placet.record.events import Event
 from placet.record.items import Item
+from placet.record.people import User
 from placet.record.turns import Turn
 
 app = typer.Typer(help="Turns: what was asked for, and where it stands.", no_args_is_help=True)
@@ -49,10 +53,7 @@ async def _list(status: str | None, limit: int, *, as_json: bool) -> None:
             output.cell(turn.message[:60] + ("…" if len(turn.message) > 60 else "")),
             output.relative(turn.updated_at - now),
         )
-    if found:
-        output.show_table(table)
-    else:
-        output.say("No turns here yet. Ask for something: placet run MESSAGE")
+    output.show_table(table, nothing="No turns here yet. Ask for something: placet run MESSAGE")
 
 
 @app.command()
@@ -83,7 +84,7 @@ async def _show(typed: str, *, as_json: bool) -> None:
         return
     console = output.console()
     console.print(_head(turn, now))
-    console.print(_where(turn, calls, asked, now))
+    console.print(_where(turn, calls, asked, sent, now))
     if calls:
         output.show_table(_calls(calls, asked))
     for one in sent:
@@ -124,7 +125,7 @@ def _effect(sent: Effect) -> Text:
     return line.append_text(output.status(sent.status)).append(f"  {text.visible(summary)}")
 
 
-def _where(turn: Turn, calls: list[Item], asked: list[Approval], now: datetime) -> Text:
+def _where(turn: Turn, calls: list[Item], asked: list[Approval], sent: list[Effect], now: datetime) -> Text:
     """Where it stands, in one sentence (T5)."""
     finished = sum(call.status not in OPEN_ITEMS for call in calls)
     parts = [f"{finished} of {len(calls)} calls finished", f"step {turn.steps} of {turn.max_steps}"]
@@ -138,6 +139,11 @@ def _where(turn: Turn, calls: list[Item], asked: list[Approval], now: datetime) 
         if one.status == "pending":
             said.append(
                 f"\n  waits for {text.visible(one.duty)}: placet approve {output.short(one.approval_id)}", "yellow"
+            )
+    for effect in sent:
+        if effect.status == "unknown":
+            said.append(
+                f"\n  waits for an operator: placet effects resolve {output.short(effect.operation_id)}", "magenta"
             )
     return said
 
@@ -169,6 +175,37 @@ async def _cancel(typed: str, reason: str | None, user: str | None, *, as_json: 
         f"Turn {output.short(turn.turn_id)} is cancelled; it never runs again. What was sent before is still looked up: "
         f"placet turn show {output.short(turn.turn_id)}"
     )
+
+
+@app.command()
+def retry(turn: Annotated[str, typer.Argument(metavar="ID")], as_user: As = None, as_json: Json = False) -> None:
+    """Reopen a failed turn where it broke off; a call that has a result is not repeated."""
+    run(_steer(turn, as_user, turns.retry, "is due again", as_json=as_json))
+
+
+@app.command()
+def migrate(turn: Annotated[str, typer.Argument(metavar="ID")], as_user: As = None, as_json: Json = False) -> None:
+    """Bring orphaned calls to the tools as they are now; what can be asked is asked again. For operators."""
+    run(_steer(turn, as_user, turns.migrate, "is brought to the tools as they are now", as_json=as_json))
+
+
+async def _steer(
+    typed: str,
+    user: str | None,
+    verb: Callable[[Transaction, User, UUID], Awaitable[Turn]],
+    words: str,
+    *,
+    as_json: bool,
+) -> None:
+    async with open_record() as record:
+        who = await record.user(user)
+        async with record.database.transaction() as tx:
+            turn = await verb(tx, who, await record.find(tx, "turn", typed))
+    if as_json:
+        output.show_json({"turn": turn})
+    else:
+        short = output.short(turn.turn_id)
+        output.say(f"Turn {short} {words}. Follow it: placet events {short} --follow")
 
 
 def show_events(

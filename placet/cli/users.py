@@ -66,10 +66,7 @@ async def _list(*, as_json: bool) -> None:
             output.cell(", ".join(one.duties) or "–"),
             output.cell(one.locale),
         )
-    if everybody:
-        output.show_table(table)
-    else:
-        output.say("Nobody yet. Add somebody: placet users add ana --role requester")
+    output.show_table(table, nothing="Nobody yet. Add somebody: placet users add ana --role requester")
 
 
 @app.command()
@@ -116,10 +113,7 @@ async def _keys(user: str | None, *, as_json: bool) -> None:
             output.relative(one.created_at - now),
             ends,
         )
-    if found:
-        output.show_table(table)
-    else:
-        output.say("No keys yet. Make one: placet users key USER")
+    output.show_table(table, nothing="No keys yet. Make one: placet users key USER")
 
 
 @app.command()

@@ -39,14 +39,29 @@ def sha256(data: bytes) -> bytes:
 
 
 def parse(data: bytes) -> Any:
-    """The value that canonical bytes stand for. They write the float 1e16 as 10000000000000000; read back as an integer it
-    would be refused the next time, so digits beyond 2^53-1 are a float again."""
-    return json.loads(data, parse_int=_number)
+    """The value that canonical bytes stand for, such that `canonical` gives the same bytes again.
+
+    RFC 8785 writes 1e16 as 10000000000000000: what looks like an integer beyond 2^53-1 was a float.
+    """
+    return json.loads(data, parse_int=_integer_or_float)
 
 
-def _number(digits: str) -> int | float:
+def _integer_or_float(digits: str) -> int | float:
     number = int(digits)
-    return number if abs(number) <= LARGEST_INTEGER else float(number)
+    return number if abs(number) <= LARGEST_INTEGER else float(digits)
+
+
+def restored(value: Any) -> Any:
+    """A value as it was before jsonb, which also writes 1e16 as 10000000000000000."""
+    match value:
+        case Mapping():
+            return {key: restored(item) for key, item in value.items()}
+        case list() | tuple():
+            return [restored(item) for item in value]
+        case int() if abs(value) > LARGEST_INTEGER:
+            return float(value)
+        case _:
+            return value
 
 
 def check_plain(value: Any, path: str = "", depth: int = 0) -> None:

@@ -43,7 +43,8 @@ class FencedSaver(AsyncPostgresSaver):
             return
         if self.owned is None:
             raise StaleEpoch("This checkpointer only reads; writing needs a claim on the thread.")
-        async with self.lock, self.database.pool.connection() as connection:
+        await reach("checkpoint:begin")
+        async with self.lock, self.database.connected() as connection:
             try:
                 async with connection.pipeline(), connection.cursor(binary=True, row_factory=dict_row) as cursor:
                     await cursor.execute("select fence(%s, %s)", (self.owned.thread_id, self.owned.epoch))

@@ -1,20 +1,25 @@
 """Named places around every commit and every call to the outside, where a test can let a process die, wait or fail.
 
-A named transaction has two, `<name>:commit` just before and `<name>:committed` just after; a call to the outside has
-`<name>:before` and `<name>:after`. They come with `Database.transaction(name)` and `outside(name)`, so that a new commit
-or call cannot forget its own. Nothing is armed unless `PLACET_CRASH_AT` names points, as `point=action[,point=action …]`
-with the actions `kill` (SIGKILL to this very process), `raise`, `die` (the same within one process, for tests) and
-`wait/<file>` (until the file exists). A point fires
-once per process.
+A named transaction has three: `<name>:begin` before it takes a connection (what the code has read may be outdated from
+here), `<name>:commit` just before its commit, `<name>:committed` just after; a call to the outside has `<name>:before`
+and `<name>:after`. They come with `Database.transaction(name)` and `outside(name)`, so that a new commit or call cannot
+forget its own.
+
+Nothing is armed unless `PLACET_CRASH_AT` names points, as `point=action[,point=action …]`; `point#3` is the third time
+that the process comes there from now on, `point` the first. Actions are `kill` (SIGKILL to this very process), `raise`,
+`wait/<file>` (until the file exists) and, in tests, `die` (as `kill`, within a process that lives on) or a coroutine
+function. A point fires once.
 """
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+Action = str | Callable[[], Awaitable[None]]
 
 
 class Crashed(RuntimeError):
@@ -25,14 +30,14 @@ class Died(BaseException):
     """An armed point ended this run as a kill would, within a process that lives on; nobody handles it."""
 
 
-_armed: dict[str, str] = dict(
-    pair.rsplit("=", 1) for pair in os.environ.get("PLACET_CRASH_AT", "").split(",") if "=" in pair
-)
+_armed: dict[str, tuple[int, Action]] = {}  # by point: how many times until it fires, and what happens then
+_noted: list[str] | None = None
 
 
-def arm(point: str, action: str) -> None:
+def arm(point: str, action: Action) -> None:
     """Arm a point of this process."""
-    _armed[point] = action
+    name, _, nth = point.partition("#")
+    _armed[name] = (int(nth or 1), action)
 
 
 def disarm() -> None:
@@ -40,11 +45,30 @@ def disarm() -> None:
     _armed.clear()
 
 
+def note() -> list[str]:
+    """From now on every point that this process reaches is appended to the list that is returned."""
+    global _noted  # noqa: PLW0603  # one list per process, as the armed points
+    _noted = []
+    return _noted
+
+
 async def reach(point: str) -> None:
     """This place is reached; nothing happens unless it is armed."""
-    if not _armed or (action := _armed.pop(point, None)) is None:
+    if _noted is not None:
+        _noted.append(point)
+    if point not in _armed:
         return
-    if action == "kill":
+    times, action = _armed.pop(point)
+    if times > 1:
+        _armed[point] = (times - 1, action)
+    else:
+        await _fire(point, action)
+
+
+async def _fire(point: str, action: Action) -> None:
+    if not isinstance(action, str):
+        await action()
+    elif action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "raise":
         raise Crashed(f"armed at {point}")
@@ -68,3 +92,8 @@ def _wait_for(file: Path) -> None:
     """Another process, the test, creates the file."""
     while not file.exists():
         time.sleep(0.02)
+
+
+for _pair in os.environ.get("PLACET_CRASH_AT", "").split(","):
+    if "=" in _pair:
+        arm(*_pair.rsplit("=", 1))

@@ -21,6 +21,12 @@ T = TypeVar("T")
 Params = Mapping[str, Any]
 IDLE = 5.0  # seconds after which a pooled connection is checked
 SEARCH_PATH = "-c search_path=placet,public"  # ours and the checkpointer's tables; a tool's own schema is qualified
+# A process that is stopped in the middle of a transaction, or whose machine is gone, would keep its locks: the thread could
+# not be taken up (O3), and nobody of the tenant could append to the audit chain. After this time the server ends it.
+LIVENESS = (
+    "-c idle_in_transaction_session_timeout=15s"
+    " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +81,8 @@ class Database:
             max_size=size,
             open=False,
             check=self._check,
-            reset=self._returned,
-            kwargs={"autocommit": True, "row_factory": dict_row, "options": SEARCH_PATH},
+            kwargs={"autocommit": True, "row_factory": dict_row, "options": f"{SEARCH_PATH} {LIVENESS}"},
         )
-
-    async def _returned(self, connection: AsyncConnection[Any]) -> None:
-        self._idle_since[connection] = time.monotonic()
 
     async def _check(self, connection: AsyncConnection[Any]) -> None:
         """A connection that was idle for long may be dead: it is replaced before it is handed out. One that was used a
@@ -96,12 +98,23 @@ class Database:
         await self.pool.close()
 
     @asynccontextmanager
+    async def connected(self) -> AsyncIterator[AsyncConnection[dict[str, Any]]]:
+        """A connection of the pool. (A pool's `reset` would also note its return, but in a task of the pool's own: what
+        is given back last would then stay open when the pool closes.)"""
+        async with self.pool.connection() as connection:
+            try:
+                yield connection
+            finally:
+                self._idle_since[connection] = time.monotonic()
+
+    @asynccontextmanager
     async def transaction(self, name: str = "") -> AsyncIterator[Transaction]:
         """`async with database.transaction("ask") as tx:` commits at the end, rolls back on an exception.
 
-        Those on the way of a call are named: a test can stop the process before and after their commit.
+        Those on the way of a call are named: a test can stop the process before them, and before and after their commit.
         """
-        async with self.pool.connection() as connection:
+        await reach(f"{name}:begin")
+        async with self.connected() as connection:
             async with connection.transaction():
                 yield Transaction(connection)
                 await reach(f"{name}:commit")
@@ -110,5 +123,5 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
         """Statements that each see what is committed when they run; nothing is held between them."""
-        async with self.pool.connection() as connection:
+        async with self.connected() as connection:
             yield Transaction(connection)

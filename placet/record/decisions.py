@@ -153,10 +153,11 @@ async def decide(
         raise _not_the_same(approval, "What you decided about is not what is pending now")
     approval.verify(keys)
 
-    await _insert_vote(tx, approval, revision, payload_hash, decision, reviewer, channel)
+    if not await _insert_vote(tx, approval, revision, payload_hash, decision, reviewer, channel):
+        return await _voted_before(tx, approval, decision, reviewer)
     await _settle(tx, approval_id, revision)
     decided = outcome(await approvals.get(tx, reviewer.tenant_id, approval_id), first=True)
-    await _tell(tx, approval, decided, channel, revision)
+    await _tell(tx, approval, decided, decision, reviewer, channel, revision)
     return decided
 
 
@@ -241,11 +242,13 @@ async def _insert_vote(
     decision: Decision,
     reviewer: people.User,
     channel: str,
-) -> None:
-    await tx.execute(
+) -> bool:
+    """One vote per person and revision; False when this person voted before."""
+    inserted = await tx.execute(
         """
         insert into decisions (approval_id, revision, user_id, tenant_id, kind, payload_hash, reason, channel)
         values (%(approval)s, %(revision)s, %(user)s, %(tenant)s, %(kind)s, %(hash)s, %(reason)s, %(channel)s)
+        on conflict on constraint a3_one_vote_per_person_and_revision do nothing
         """,
         {
             "approval": approval.approval_id,
@@ -257,6 +260,20 @@ async def _insert_vote(
             "reason": decision.reason,
             "channel": channel,
         },
+    )
+    return bool(inserted)
+
+
+async def _voted_before(tx: Transaction, approval: Approval, decision: Decision, reviewer: people.User) -> Decided:
+    """Still pending, since others must decide too: the same vote again is no error, another one is."""
+    kind = await tx.fetch_value(
+        "select kind from decisions where approval_id = %(id)s and revision = %(revision)s and user_id = %(user)s",
+        {"id": approval.approval_id, "revision": approval.revision, "user": reviewer.user_id},
+    )
+    if kind == decision.kind:
+        return outcome(approval, first=False)
+    raise AlreadyDecided(
+        f"You voted {kind} before; others have to decide now.", outcome=outcome(approval, first=False).public()
     )
 
 
@@ -287,13 +304,21 @@ async def _settle(tx: Transaction, approval_id: UUID, revision: int) -> None:
     )
 
 
-async def _tell(tx: Transaction, approval: Approval, decided: Decided, channel: str, revision: int) -> None:
+async def _tell(
+    tx: Transaction,
+    approval: Approval,
+    decided: Decided,
+    decision: Decision,
+    reviewer: people.User,
+    channel: str,
+    revision: int,
+) -> None:
     """The timeline, the run that acts on it, the audit chain: all in the decision's own transaction (A4)."""
     await events.append(
         tx,
         approval.thread_id,
         "approval_decided",
-        {**decided.public(), "channel": channel, "revision": revision},
+        {**decided.public(), "by": reviewer.user_id, "kind": decision.kind, "channel": channel, "revision": revision},
         turn_id=approval.turn_id,
         item_id=approval.item_id,
     )
@@ -305,8 +330,8 @@ async def _tell(tx: Transaction, approval: Approval, decided: Decided, channel: 
     await audit.append(
         tx,
         approval.tenant_id,
-        actor=decided.decided_by or "unknown",
-        action=decided.decision or "voted",
+        actor=reviewer.user_id,
+        action=decision.kind,
         subject=f"approval:{approval.approval_id}",
         body={
             "channel": channel,
@@ -314,7 +339,7 @@ async def _tell(tx: Transaction, approval: Approval, decided: Decided, channel: 
             "payload_hash": decided.payload_hash,
             "payload": canonical.parse(shown.payload),
             "preview": shown.preview,
-            "reason": decided.reason,
+            "reason": decision.reason,
             "status": decided.status,
         },
     )

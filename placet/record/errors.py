@@ -28,7 +28,8 @@ class StaleEpoch(PlacetError):
 class NotDispatchable(PlacetError):
     """The last door refused: no approval that is still good, no automatic verdict, or a turn that does not run (E1).
 
-    `why` is `not_approved`, `approval_expired`, `not_what_was_approved`, `no_verdict`, `call_ended` or `turn_not_running`.
+    `why` is `not_approved`, `approval_expired`, `not_what_was_approved`, `no_verdict`, `call_ended`, `turn_not_running` or
+    `not_unknown` (somebody settled it meanwhile).
     """
 
     code = "not_dispatchable"

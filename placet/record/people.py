@@ -5,6 +5,7 @@ from typing import Literal
 
 import psycopg.errors
 
+from placet.record import canonical
 from placet.record.database import Transaction
 from placet.record.errors import Conflict, InvalidInput, NotFound
 
@@ -73,6 +74,7 @@ async def add(
         raise InvalidInput(f"Roles are {', '.join(ROLES)}; got {', '.join(unknown) or 'none'}.", field="roles")
     if "reviewer" not in roles and duties:
         raise InvalidInput("Duties are what a reviewer may decide; give the role reviewer too.", field="duties")
+    canonical.check_plain({"user_id": user_id, "name": name, "duties": duties})
     try:
         await tx.execute(
             """

@@ -35,14 +35,15 @@ async def make_due(
     tx: Transaction, tenant: str, thread_id: UUID, turn_id: UUID, *, because: str, after: timedelta = timedelta(0)
 ) -> None:
     """Make a run of the turn due, in the caller's transaction. Two knocks before the claim are one run, at the earlier
-    time and for the later reason."""
+    time and for the first reason, unless a later one says that a person steers."""
     await tx.execute(
         """
         insert into runs (run_id, tenant_id, thread_id, turn_id, because, due_at)
         values (%(run)s, %(tenant)s, %(thread)s, %(turn)s, %(because)s, clock() + %(after)s)
         on conflict (turn_id) where status = 'due'
         do update set due_at = least(runs.due_at, excluded.due_at),
-                      because = case when excluded.because = 'parked' then runs.because else excluded.because end
+                      because = case when excluded.because similar to 'retry|migrate|resolved:%%' and runs.because <> 'migrate'
+                                     then excluded.because else runs.because end
         """,
         {
             "run": uuid4(),

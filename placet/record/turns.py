@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from psycopg.types.json import Jsonb
 
-from placet.record import audit, events, people, runs, threads
+from placet.record import audit, canonical, events, people, runs, threads
 from placet.record.closing import close_calls
 from placet.record.database import Transaction
 from placet.record.errors import Conflict, InvalidInput, NotAllowed, NotFound
@@ -413,8 +413,10 @@ async def cancel(
 ) -> Turn:
     """Cancel a turn for good (T3): calls that were not dispatched get `result`, approvals close, a closing run is due.
 
-    The requester may cancel their own turn, an operator any. Raises `TurnEnded` when it is over already.
+    The requester may cancel their own turn, an operator any. Raises `TurnEnded` when it is over already, `InvalidInput` for
+    a reason that cannot be stored.
     """
+    canonical.check_plain(reason, "reason")
     turn = await get(tx, user.tenant_id, turn_id)
     _check_may_steer(user, turn)
     await runs.lock_thread(tx, turn.thread_id)

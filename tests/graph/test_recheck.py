@@ -304,7 +304,11 @@ async def test_v6_a_row_that_was_changed_is_never_executed(
     await house.elsewhere().go_on(turn)
     assert world.arrivals() == []
     assert await house.effects(turn) == []
-    assert (await house.turn(turn.turn_id)).status != "completed"
+    [item] = await house.items(turn)
+    assert item.status == "failed"
+    assert item.result is not None
+    assert item.result["error"]["code"] == "tampered_row"
+    assert house.model.results() == [item.result]
 
 
 async def test_v6_an_approval_without_a_decision_is_none(database: Database, world: World) -> None:

@@ -5,9 +5,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from placet.rules import CONFIGURED, schema_of
 from policies import RULES, Policy, RulesRefused, ToolSchema, compile_rules, load_rules
 from tools.contract import Arguments, Facts, NoFacts
 from tools.money import Money
+from tools.shop.delete_customers import DeleteCustomers
 
 
 class RefundArguments(Arguments):
@@ -41,6 +43,7 @@ BALANCE = ToolSchema("get_balance", "read_only", SearchArguments, NoFacts)
 DRAFT = ToolSchema("draft_refund_report", "reversible", SearchArguments, NoFacts)
 TAG = ToolSchema("tag_orders", "reversible", TagArguments, NoFacts)
 SHOP = (REFUND, SEARCH, BALANCE, DRAFT, TAG)
+OTHERS = [schema_of(tool) for tool in (DeleteCustomers, *CONFIGURED)]  # tools whose rules have tests of their own
 
 
 def refund(*ids: str, stated: Money | None = None) -> RefundArguments:
@@ -62,7 +65,7 @@ def facts(**changed: Any) -> RefundFacts:
 
 
 def starting_rules() -> Policy:
-    return load_rules(RULES, SHOP)
+    return load_rules(RULES, SHOP, absent=OTHERS)
 
 
 def policy(rules: str, *schemas: ToolSchema, timeout: float = 2.0) -> Policy:

@@ -129,4 +129,7 @@ def test_p7_the_mode_is_that_of_the_tier():
         "draft_refund_report": "mutating",
         "tag_orders": "mutating",
         "refund_payments": "mutating",
+        "delete_customers": "mutating",
+        "send_email": "mutating",
+        "refund_stripe_payments": "mutating",
     }

@@ -4,7 +4,7 @@ import pytest
 
 from policies import compile_rules, stricter
 from policies.compiler import RULES
-from tests.policies.shop import SHOP, SearchArguments, TagArguments, facts, refund, starting_rules
+from tests.policies.shop import OTHERS, SHOP, SearchArguments, TagArguments, facts, refund, starting_rules
 from tools.contract import NoFacts
 from tools.money import Money
 
@@ -65,11 +65,11 @@ async def test_p2_a_total_that_the_agent_states_lowers_nothing():
 
 async def test_p6_a_tool_without_a_rule_asks():
     """A tool that was registered while running asks, with the reason in the record (case 28)."""
-    verdict = await starting_rules().decide("send_mail", refund(), facts())
+    verdict = await starting_rules().decide("sing_a_song", refund(), facts())
 
     assert (verdict.kind, verdict.rule, verdict.duty) == ("ask", "policy.no-rule", "support")
     assert verdict.policy_error is not None
-    assert "send_mail has no rule" in verdict.policy_error
+    assert "sing_a_song has no rule" in verdict.policy_error
 
 
 async def test_p8_each_verdict_carries_the_version_of_the_policy():
@@ -91,7 +91,7 @@ def changed(old: str, new: str):
     """The starting rules with one change."""
     text = RULES.read_text()
     assert old in text
-    return compile_rules(text.replace(old, new), source="rules.toml", schemas=SHOP)
+    return compile_rules(text.replace(old, new), source="rules.toml", schemas=SHOP, absent=OTHERS)
 
 
 async def test_p6_a_loosened_rule_changes_nothing_for_a_call_that_was_frozen():

@@ -445,7 +445,7 @@ async def test_one_refund_per_order_is_a_constraint(shop: Shop, make_due: MakeDu
     await add("O-2", "P-2")
 
 
-def test_the_shop_has_its_five_tools(shop: Shop) -> None:
+def test_the_shop_has_its_six_tools(shop: Shop) -> None:
     """The names that rules and rehearsal go by."""
     assert [(tool.name, tool.tier.value) for tool in tools(shop)] == [
         ("search_orders", "read_only"),
@@ -453,4 +453,5 @@ def test_the_shop_has_its_five_tools(shop: Shop) -> None:
         ("draft_refund_report", "reversible"),
         ("tag_orders", "reversible"),
         ("refund_payments", "irreversible"),
+        ("delete_customers", "irreversible"),
     ]

@@ -6,6 +6,7 @@
 from pathlib import Path
 
 from tools.registry import AnyTool
+from tools.shop.delete_customers import DeleteCustomers
 from tools.shop.draft_refund_report import DraftRefundReport
 from tools.shop.get_balance import GetBalance
 from tools.shop.refund_payments import RefundPayments
@@ -20,4 +21,11 @@ __all__ = ["MIGRATIONS", "Shop", "tools"]
 
 def tools(shop: Shop) -> list[AnyTool]:
     """The tools of one tenant's shop."""
-    return [SearchOrders(shop), GetBalance(shop), DraftRefundReport(shop), TagOrders(shop), RefundPayments(shop)]
+    return [
+        SearchOrders(shop),
+        GetBalance(shop),
+        DraftRefundReport(shop),
+        TagOrders(shop),
+        RefundPayments(shop),
+        DeleteCustomers(shop),
+    ]

@@ -7,6 +7,7 @@ from typing import Literal
 from rich.console import Console
 
 from placet.cli import decisions, opening, output, preview
+from placet.cli.output import Indented
 from placet.record.approvals import Approval
 from placet.record.decisions import Decided, Decision
 from placet.record.people import User
@@ -52,8 +53,11 @@ def ask(asked: Approval) -> Choice:
                 output.note(f"Some of these {len(ids)}, not all: {', '.join(ids)}")
 
 
-async def decide(record: opening.Record, console: Console, asked: Approval, choice: Choice, marta: User) -> Decided:
-    """Decide about what was shown; an edit is shown first, with the difference."""
+async def decide(
+    record: opening.Record, console: Console, asked: Approval, choice: Choice, marta: User, *, confirm: bool
+) -> Decided | None:
+    """Decide about what was shown. An edit is shown first, with the difference; None when `confirm` is wanted and the
+    person did not."""
     shown = asked.payload_hash.hex()
     if choice.kind == "approve":
         return await decisions.decide(
@@ -69,7 +73,10 @@ async def decide(record: opening.Record, console: Console, asked: Approval, choi
         from graph import deciding  # noqa: PLC0415
 
         revision = await deciding.prepare_edit(services, asked, arguments)
-        console.print(preview.edited(asked, revision))
+        console.print(Indented(preview.what(revision.preview), 3))
+        console.print(Indented(preview.edited(asked, revision), 3))
+        if confirm and opening.ask_person("Approve exactly this? Type yes:").lower() not in ("y", "yes"):
+            return None
         decision = Decision(
             kind="approve_with_changes",
             payload_hash=revision.payload_hash.hex(),

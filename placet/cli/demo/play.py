@@ -15,7 +15,7 @@ from placet.cli.demo import deciding
 from placet.cli.demo.deciding import Choice
 from placet.cli.demo.processes import Worker, WorkerFailed, Workers
 from placet.cli.demo.stage import Stage
-from placet.cli.demo.witness import Approved, Testimony, testify
+from placet.cli.demo.witness import Approved, Testimony, examine
 from placet.record import approvals, effects, events, items, lookup, people, turns
 from placet.record.approvals import Approval
 from placet.record.effects import Effect
@@ -27,7 +27,7 @@ from tools.shop import Shop
 from tools.shop.seed import FAILED_BATCH, Seeded, fail_three_more, seed
 
 REQUEST = f"Refund the failed orders of batch {FAILED_BATCH}"
-PATIENCE = 40.0  # seconds for a worker to come up and do its part
+PATIENCE = 90.0  # seconds for a worker to come up and do its part
 MOST_ASKS = 5  # of the same call; then the demo gives up
 RESTS = frozenset({"turn_paused", "turn_completed", "turn_failed", "turn_exhausted", "turn_cancelled"})
 Crash = Literal["call:after=kill"]
@@ -117,12 +117,16 @@ class Play:
 
     async def _decide(self, asked: Approval, marta: User) -> None:
         self.stage.section("The decision" if not asked.ask else "The second decision")
-        if self.choose is not None:
-            choice = self.choose(asked)
-            self.stage.say(f"Nobody is asked: the demo takes {choice.kind!r} by itself.", "yellow")
-        else:
-            choice = deciding.ask(asked)
-        decided = await deciding.decide(self.record, self.stage.console, asked, choice, marta)
+        decided = None
+        while decided is None:  # an edit that was looked at and not confirmed is no decision
+            if self.choose is not None:
+                choice = self.choose(asked)
+                self.stage.say(f"Nobody is asked: the demo takes {choice.kind!r} by itself.", "yellow")
+            else:
+                choice = deciding.ask(asked)
+            decided = await deciding.decide(
+                self.record, self.stage.console, asked, choice, marta, confirm=self.choose is None
+            )
         self.decisions.append(decided.public())
         self.stage.done(
             f"{deciding.WORDS[str(decided.decision)]} by {decided.decided_by}, in one transaction with the wake-up"
@@ -206,10 +210,11 @@ class Play:
         self.stage.section("What the model was told")
         self.stage.told(calls)
         self.stage.section("The gateway's own count")
-        testimony = testify(await self._gateway.ledger(), await self._approved(calls), sent)
+        testimony = examine(await self._gateway.ledger(), await self._approved(calls), sent)
         if turn.status != "completed":
             testimony.wrong.append(f"the turn is {turn.status}: {turn.error}")
-        if self.drift and not any(event.type == "approval_closed" for event in everything) and testimony.paid:
+        stale = any(event.type == "approval_closed" for event in everything)
+        if self.drift and self.decisions[0]["decision"] == "approve" and not stale:  # an edit shows the world as it is
             testimony.wrong.append("the world moved and nobody was asked again")
         self.stage.testimony(testimony)
         self._look_further(turn)

@@ -46,7 +46,7 @@ class Testimony:
         }
 
 
-def testify(paid: Sequence[Paid], approved: Approved, effects: Sequence[Effect]) -> Testimony:
+def examine(paid: Sequence[Paid], approved: Approved, effects: Sequence[Effect]) -> Testimony:
     """Compare ledger, approval and receipts."""
     wrong = []
     twice = [one.ref for one in paid if one.times != 1]

@@ -44,10 +44,15 @@ create trigger o2_epoch_only_grows before update of epoch, seq on threads
     for each row execute function guard_epoch();
 
 -- O2: the first statement of every checkpoint write. `for share` waits for a claim that is under way and then sees it.
+-- Such a write is a pipeline without `begin`, to which no idle time-out applies: a process that is stopped in it would keep
+-- everybody off the thread. Where the server knows a time-out for whole transactions (17), it ends this one.
 create function fence(the_thread uuid, the_epoch bigint) returns void
     language plpgsql set search_path = placet
     as $$
 begin
+    if current_setting('transaction_timeout', true) = '0' then
+        perform set_config('transaction_timeout', '15s', true);
+    end if;
     perform 1 from threads where thread_id = the_thread and epoch = the_epoch for share;
     if not found then
         raise exception 'epoch % of thread % is stale', the_epoch, the_thread

@@ -93,7 +93,7 @@ create table decisions (
     foreign key (tenant_id, user_id) references users,
     foreign key (approval_id, revision, payload_hash)
         references approval_revisions (approval_id, revision, payload_hash),
-    constraint a3_a_rejection_has_a_reason check (kind <> 'reject' or length(trim(reason)) > 0)
+    constraint a3_a_rejection_has_a_reason check (kind <> 'reject' or coalesce(reason, '') ~ '\S')
 );
 
 create trigger a3_decisions_are_final before update or delete on decisions

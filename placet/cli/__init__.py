@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from placet import logs
-from placet.cli import asking, db, decisions, effects, failures, output, policy, shop, turns, users, worker
+from placet.cli import asking, db, decisions, effects, failures, output, policy, serve, shop, turns, users, worker
 from placet.cli.demo import demo
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(worker.worker)
+app.command()(serve.serve)
 app.command("run")(asking.ask)
 app.command()(decisions.inbox)
 app.command()(decisions.approve)

@@ -176,7 +176,7 @@ class Client:
 
     async def me(self) -> Json:
         """Who this client is: `user_id`, `roles`, `duties`, `tenant`."""
-        return await self._send("GET", "/v1/me")
+        return await self.send("GET", "/v1/me")
 
     # Turns
 
@@ -185,24 +185,24 @@ class Client:
         body: Json = {"message": message, "supersede": supersede}
         if thread_id is not None:
             body["thread_id"] = str(thread_id)
-        return _as(Turn, await self._send("POST", "/v1/turns", body))
+        return _as(Turn, await self.send("POST", "/v1/turns", body))
 
     async def turn(self, turn_id: UUID) -> Turn:
         return _as(Turn, (await self.whole(turn_id))["turn"])
 
     async def whole(self, turn_id: UUID) -> Json:
         """The turn with its `items`, `approvals` and `effects`, as the server says them."""
-        return await self._send("GET", f"/v1/turns/{turn_id}")
+        return await self.send("GET", f"/v1/turns/{turn_id}")
 
     async def turns(self, *, limit: int = 50, **filters: Any) -> list[Turn]:
         """The newest first; filters are `status`, `thread_id`, `requester`."""
-        return [_as(Turn, row) async for row in self._rows("/v1/turns", limit, filters)]
+        return [_as(Turn, row) async for row in self.rows("/v1/turns", limit, filters)]
 
     async def cancel(self, turn_id: UUID, *, reason: str | None = None) -> Turn:
-        return _as(Turn, await self._send("POST", f"/v1/turns/{turn_id}/cancel", {"reason": reason}))
+        return _as(Turn, await self.send("POST", f"/v1/turns/{turn_id}/cancel", {"reason": reason}))
 
     async def retry(self, turn_id: UUID) -> Turn:
-        return _as(Turn, await self._send("POST", f"/v1/turns/{turn_id}/retry"))
+        return _as(Turn, await self.send("POST", f"/v1/turns/{turn_id}/retry"))
 
     async def follow(self, turn_id: UUID, *, after: int = 0, until: Until = "end") -> AsyncIterator[Event]:
         """The turn's events behind number `after`, as they come; a line that breaks is opened again there."""
@@ -237,15 +237,15 @@ class Client:
 
     async def waiting(self, *, limit: int = 100, **filters: Any) -> list[Approval]:
         """What waits for people, what expires first at the top; filters are `mine`, `tool`, `turn_id`, `thread_id`."""
-        return [_as(Approval, row) async for row in self._rows("/v1/approvals", limit, filters)]
+        return [_as(Approval, row) async for row in self.rows("/v1/approvals", limit, filters)]
 
     async def approval(self, approval_id: UUID) -> Approval:
-        return _as(Approval, await self._send("GET", f"/v1/approvals/{approval_id}"))
+        return _as(Approval, await self.send("GET", f"/v1/approvals/{approval_id}"))
 
     async def preview(self, asked: Approval, arguments: Json) -> Edit:
         """What the call would do with these arguments instead."""
         path = f"/v1/approvals/{asked.approval_id}/preview"
-        return _as(Edit, await self._send("POST", path, {"arguments": arguments}))
+        return _as(Edit, await self.send("POST", path, {"arguments": arguments}))
 
     async def approve(self, asked: Approval, edit: Edit | None = None) -> Outcome:
         """Approve exactly what `asked` showed, or exactly the edit that was previewed."""
@@ -260,16 +260,16 @@ class Client:
 
     async def decide(self, approval_id: UUID, decision: Json) -> Outcome:
         """Send a decision as it is; the same again by the same person is answered with what is stored."""
-        return _as(Outcome, await self._send("POST", f"/v1/approvals/{approval_id}/decision", decision))
+        return _as(Outcome, await self.send("POST", f"/v1/approvals/{approval_id}/decision", decision))
 
     # Effects and policy
 
     async def effects(self, *, limit: int = 50, **filters: Any) -> list[Effect]:
         """What left last, first; filters are `status`, `turn_id`, `tool`, `requester`."""
-        return [_as(Effect, row) async for row in self._rows("/v1/effects", limit, filters)]
+        return [_as(Effect, row) async for row in self.rows("/v1/effects", limit, filters)]
 
     async def effect(self, operation_id: UUID) -> Effect:
-        return _as(Effect, await self._send("GET", f"/v1/effects/{operation_id}"))
+        return _as(Effect, await self.send("GET", f"/v1/effects/{operation_id}"))
 
     async def resolve(
         self,
@@ -281,21 +281,21 @@ class Client:
     ) -> Effect:
         """Say what became of an unknown effect, and how you know."""
         body = {"to": to, "reason": reason, "external_id": external_id}
-        return _as(Effect, await self._send("POST", f"/v1/effects/{operation_id}/resolution", body))
+        return _as(Effect, await self.send("POST", f"/v1/effects/{operation_id}/resolution", body))
 
     async def undo(self, operation_id: UUID) -> Effect:
         """Take a committed change back; commanding it twice is one undo."""
-        return _as(Effect, await self._send("POST", f"/v1/effects/{operation_id}/undo"))
+        return _as(Effect, await self.send("POST", f"/v1/effects/{operation_id}/undo"))
 
     async def explain(self, tool: str, arguments: Json) -> Json:
         """What the rules say of one call now, with the facts."""
-        return await self._send("POST", "/v1/policy/explain", {"tool": tool, "arguments": arguments})
+        return await self.send("POST", "/v1/policy/explain", {"tool": tool, "arguments": arguments})
 
-    async def _rows(self, path: str, limit: int, filters: Json) -> AsyncIterator[Json]:
+    async def rows(self, path: str, limit: int, filters: Json) -> AsyncIterator[Json]:
         """Rows of as many pages as it takes."""
         params = {name: str(value) for name, value in filters.items() if value is not None}
         while limit > 0:
-            page = await self._send("GET", path, params={**params, "limit": str(min(limit, 200))})
+            page = await self.send("GET", path, params={**params, "limit": str(min(limit, 200))})
             for row in page["rows"]:
                 yield row
             limit -= len(page["rows"])
@@ -303,9 +303,10 @@ class Client:
                 return
             params["cursor"] = page["next"]
 
-    async def _send(
+    async def send(
         self, method: str, path: str, body: Json | None = None, params: dict[str, str] | None = None
     ) -> Json:
+        """One request as it is; raises `Refused` or `Unreachable`."""
         try:
             answer = await self._http.request(method, path, json=body, params=params)
         except httpx.TransportError as error:

@@ -155,7 +155,7 @@ def question(asked: Approval, problem: str | None) -> dict[str, Any]:
     """The interrupt's value: what a client shows to people. Deciding needs the hash that stands here (A2)."""
     content = asked.content
     return {
-        "type": "approval",
+        **for_clients(asked),
         "approval_id": str(asked.approval_id),
         "ask": asked.ask,
         "payload_hash": asked.payload_hash.hex(),
@@ -172,6 +172,41 @@ def question(asked: Approval, problem: str | None) -> dict[str, Any]:
         "rationale": asked.rationale,
         "problem": problem,
     }
+
+
+def for_clients(asked: Approval) -> dict[str, Any]:
+    """The same question in the shapes that Agent Inbox, Agent Chat UI and per-call clients render; one action each.
+
+    What they echo of the action is never executed: only the kind of the decision and the hash count. They cannot show
+    the preview of an edit, so none of them is told that it may edit (A8).
+    """
+    arguments = asked.content["arguments"]
+    described = _described(asked)
+    return {
+        "type": "tool_approval",
+        "tool_call_id": str(asked.item_id),
+        "name": asked.tool,
+        "args": arguments,
+        "description": described,
+        "action_request": {"action": asked.tool, "args": arguments},
+        "config": {"allow_accept": True, "allow_edit": False, "allow_respond": True, "allow_ignore": True},
+        "action_requests": [{"name": asked.tool, "args": arguments, "description": described}],
+        "review_configs": [{"action_name": asked.tool, "allowed_decisions": ["approve", "reject"]}],
+    }
+
+
+def _described(asked: Approval) -> str:
+    """Plain sentences made by code; the agent's own words stay out (A1)."""
+    preview = asked.preview
+    lines = [
+        preview["title"],
+        *preview.get("impact", []),
+        *preview.get("warnings", []),
+        f"Asked because: {asked.reason} ({asked.rule}; needs {asked.duty}"
+        + (f", {asked.quorum} people)." if asked.quorum > 1 else ")."),
+        f"Requested by {asked.requester}; expires {asked.expires_at:%Y-%m-%d %H:%M} UTC.",
+    ]
+    return "\n".join(lines)
 
 
 def orphan(asked: Approval) -> dict[str, Any]:

@@ -5,6 +5,7 @@ validated, previewed and judged before it counts (A8).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from graph.asking import InvalidArguments, assess, draft, validate
 from graph.services import Services
 from placet.record import approvals, decisions, people
 from placet.record.approvals import Approval, Revision
+from placet.record.database import Transaction
 from placet.record.decisions import Decided, Decision, InvalidDecision, read_decision
 from placet.record.errors import Conflict, NotAllowed
 from policies.verdicts import Verdict, stricter
@@ -25,11 +27,27 @@ class EditRefused(Conflict):
     code = "edit_refused"
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A decision that was read, with the revision that its edit would make; nothing is recorded yet."""
+
+    approval_id: UUID
+    decision: Decision
+    edited: Revision | None
+
+
 async def decide(services: Services, approval_id: UUID, raw: object, reviewer: people.User, *, channel: str) -> Decided:
     """Read, check and record a decision; see `placet.record.decisions.decide` for what it raises.
 
     Raises also `InvalidDecision` for one that cannot be read and `EditRefused` for an edit that goes too far.
     """
+    prepared = await prepare(services, approval_id, raw, reviewer)
+    async with services.database.transaction("decide") as tx:
+        return await record(tx, services, prepared, reviewer, channel=channel)
+
+
+async def prepare(services: Services, approval_id: UUID, raw: object, reviewer: people.User) -> Prepared:
+    """Read a decision and judge its edit: what needs the tools, outside of any transaction."""
     decision = raw if isinstance(raw, Decision) else read_decision(raw)
     edited: Revision | None = None
     if decision.arguments is not None:
@@ -38,9 +56,17 @@ async def decide(services: Services, approval_id: UUID, raw: object, reviewer: p
         decisions.check_may_decide(reviewer, asked)
         if asked.status == "pending":
             edited = await prepare_edit(services, asked, decision.arguments)
-    async with services.database.transaction("decide") as tx:
-        now = await people.get(tx, reviewer.tenant_id, reviewer.user_id)  # a duty that was taken away counts at once
-        return await decisions.decide(tx, services.keys, approval_id, decision, now, channel=channel, edited=edited)
+    return Prepared(approval_id, decision, edited)
+
+
+async def record(
+    tx: Transaction, services: Services, prepared: Prepared, reviewer: people.User, *, channel: str
+) -> Decided:
+    """Record a decision in the caller's transaction; several of one thread become true together, or none."""
+    now = await people.get(tx, reviewer.tenant_id, reviewer.user_id)  # a duty that was taken away counts at once
+    return await decisions.decide(
+        tx, services.keys, prepared.approval_id, prepared.decision, now, channel=channel, edited=prepared.edited
+    )
 
 
 async def prepare_edit(services: Services, asked: Approval, arguments: Mapping[str, Any]) -> Revision:

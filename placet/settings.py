@@ -75,7 +75,28 @@ class Settings(BaseSettings):
     # Ownership
     lease: timedelta = timedelta(seconds=15)  # a dead worker's run is taken up after this (O3)
     poll: float = Field(default=1.0, gt=0)  # seconds between looks for work when no NOTIFY came
+    stream_retention: timedelta = timedelta(days=1)  # what a run streamed can be gone on with for so long (L1)
     concurrency: int = Field(default=4, ge=1)  # runs of one worker at the same time
+
+    # The server
+    host: str = "127.0.0.1"  # elsewhere only with keys or OIDC; TLS belongs to the proxy in front
+    port: int = Field(default=2024, ge=0, le=65535)  # where LangGraph's clients look; 0: a free one
+    dev_user: str | None = None  # who acts when a request carries no credentials; only on loopback, for development
+    cors_origins: list[str] = []  # origins of browser apps on other hosts, as a JSON list; none: CORS stays off
+    max_body_bytes: int = Field(default=2**20, ge=1024)  # a larger request is refused with 413
+    rate_limit: str = "200/second"  # requests of one key or person, counted in each server process
+    heartbeat: float = Field(default=5.0, gt=0)  # seconds between signs of life on an event stream
+
+    # OpenID Connect: bearer tokens of an issuer that you have
+    oidc_issuer: str | None = None  # exactly the token's `iss`; none: only API keys are accepted
+    oidc_audience: str | None = None  # exactly (one of) the token's `aud`; required with an issuer
+    oidc_user_claim: str = "sub"  # the claim that is a user id here, unless `placet users link` says who it is
+    oidc_algorithms: list[Literal["RS256", "PS256", "ES256", "ES384", "EdDSA"]] = ["RS256", "PS256", "ES256", "EdDSA"]
+    oidc_leeway: float = Field(default=30.0, ge=0, le=300)  # seconds by which clocks may differ
+
+    # The client: the command line talks to a server instead of a database
+    url: str | None = None  # of the server
+    api_key: SecretStr | None = None  # made by `placet users key`
 
     @field_validator("own_domains", mode="before")
     @classmethod

@@ -17,12 +17,16 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds before a process that ended at o
 LONG_ENOUGH = 60.0  # seconds of life after which the next end counts as the first
 
 
-async def supervise(command: Sequence[str], processes: int) -> None:
-    """Keep `processes` children of `command` alive until SIGTERM or SIGINT; returns when all have ended."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+async def supervise(command: Sequence[str], processes: int, stopping: asyncio.Event | None = None) -> None:
+    """Keep `processes` children of `command` alive until `stopping`; returns when all have ended.
+
+    Without one, SIGTERM and SIGINT stop.
+    """
+    if stopping is None:
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
     async with asyncio.TaskGroup() as group:
         for place in range(processes):
             group.create_task(_keep_alive(command, place, stopping))

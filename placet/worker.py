@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from contextlib import suppress
 from uuid import UUID, uuid4
 
@@ -18,12 +19,14 @@ import structlog
 from graph import Graph, build
 from graph.advance import advance
 from graph.services import Services
-from placet.record import approvals, runs
+from placet.emit import emitter
+from placet.record import approvals, runs, streams
 from placet.record.database import AWAY, SEARCH_PATH
 from placet.record.errors import StaleEpoch
 from placet.record.runs import Owned
 
 log = structlog.get_logger()
+PRUNE = 60.0  # seconds between two looks for streams that nobody will go on with
 
 
 class Worker:
@@ -35,6 +38,7 @@ class Worker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:6]}"
         self._knocked = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._pruned = time.monotonic()
         self._running: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -42,10 +46,10 @@ class Worker:
         self._stopping.set()
         self._knocked.set()
 
-    async def run(self) -> None:
-        """Work until stopped."""
+    async def run(self, *, signals: bool = True) -> None:
+        """Work until stopped; by SIGTERM and SIGINT too, unless the process's signals are somebody else's."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
             with suppress(NotImplementedError, RuntimeError):  # not in the main thread
                 loop.add_signal_handler(number, self.stop)
         listener = asyncio.create_task(self._listen())
@@ -95,6 +99,10 @@ class Worker:
             await approvals.expire_due(tx, self.services.settings.tenant)
         async with self.services.database.transaction("parked") as tx:
             await runs.make_parked_due(tx, self.services.settings.tenant)
+        if time.monotonic() - self._pruned > PRUNE:
+            self._pruned = time.monotonic()
+            async with self.services.database.transaction("prune_streams") as tx:
+                await streams.prune(tx, older=self.services.settings.stream_retention)
 
     async def claim(self, thread_id: UUID | None = None) -> Owned | None:
         """The next run, if there is one."""
@@ -118,7 +126,7 @@ class Worker:
     async def _drive(self, owned: Owned) -> None:
         """One run, with its lease kept alive; a lost lease ends it."""
         bound = log.bind(worker=self.name, thread_id=str(owned.thread_id), epoch=owned.epoch, attempt=owned.attempt)
-        run = asyncio.create_task(advance(self.services, self.graph, owned))
+        run = asyncio.create_task(self._advance(owned))
         keeper = asyncio.create_task(self._keep(owned, run))
         try:
             status = await run
@@ -136,6 +144,10 @@ class Worker:
             keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await keeper
+
+    async def _advance(self, owned: Owned) -> str:
+        sink = await emitter(self.services.database, owned)
+        return await advance(self.services, self.graph, owned, sink=sink)
 
     async def _keep(self, owned: Owned, run: "asyncio.Task[str]") -> None:
         """Renew the lease; when another run owns the thread, stop this one."""

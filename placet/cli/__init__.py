@@ -17,7 +17,21 @@ from typing import Annotated
 import typer
 
 from placet import logs
-from placet.cli import asking, db, decisions, effects, failures, output, policy, shop, turns, users, worker
+from placet.cli import (
+    asking,
+    db,
+    decisions,
+    effects,
+    failures,
+    output,
+    policy,
+    remote,
+    serve,
+    shop,
+    turns,
+    users,
+    worker,
+)
 from placet.cli.demo import demo
 
 app = typer.Typer(
@@ -30,6 +44,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(worker.worker)
+app.command()(serve.serve)
 app.command("run")(asking.ask)
 app.command()(decisions.inbox)
 app.command()(decisions.approve)
@@ -41,6 +56,7 @@ app.add_typer(policy.app, name="policy")
 app.add_typer(users.app, name="users")
 app.add_typer(shop.app, name="shop")
 app.add_typer(db.app, name="db")
+remote.attach(app)  # with PLACET_URL, what is a request goes to that server
 
 
 def _version(wanted: bool) -> None:

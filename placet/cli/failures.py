@@ -53,7 +53,8 @@ def explain(error: BaseException) -> Failure:
         return explain(error.exceptions[0])
     if code := getattr(error, "code", None):  # errors of the rooms above the record carry one too
         faults = [fault.as_json() for fault in getattr(error, "errors", ()) if hasattr(fault, "as_json")]
-        return Failure(str(code), str(error), {"errors": faults} if faults else {}, _of_room(error))
+        said = {name: value for name, value in getattr(error, "details", {}).items() if name not in ("code", "message")}
+        return Failure(str(code), str(error), {"errors": faults} if faults else said, _of_room(error))
     if isinstance(error, UnicodeError):
         message = f"What was given is not text in UTF-8 ({error.reason if hasattr(error, 'reason') else error})."
         return Failure("not_text", f"{message} Nothing was stored.", {}, MISTYPED)
@@ -111,6 +112,8 @@ def _exit_code(status: int) -> int:
 
 
 def _of_room(error: BaseException) -> int:
+    if status := getattr(error, "status", None):  # a server's refusal
+        return _exit_code(status)
     return MISTYPED if isinstance(error, LookupError | ValueError) else FAILED
 
 

@@ -1,15 +1,19 @@
-"""`placet users`: who asks and who decides (A5)."""
+"""`placet users`: who asks, who decides (A5), and the keys that prove it (L4)."""
 
+from datetime import timedelta
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
 from placet.cli import output
 from placet.cli.opening import open_record, run
 from placet.cli.output import Json
-from placet.record import people
+from placet.record import credentials, lookup, people
+from placet.record.errors import InvalidInput
 
 app = typer.Typer(help="People: who asks, who decides.", no_args_is_help=True)
+ACTOR = "command line"  # in the audit chain: whoever can reach the database
 
 
 @app.command()
@@ -19,20 +23,26 @@ def add(
     duty: Annotated[list[str] | None, typer.Option(help="What a reviewer may decide: support, finance, …")] = None,
     name: Annotated[str | None, typer.Option(help="As people call them.")] = None,
     locale: Annotated[str, typer.Option(help="en or es.")] = "en",
+    with_key: Annotated[bool, typer.Option("--key", help="Make an API key too, and show it once.")] = False,
     as_json: Json = False,
 ) -> None:
     """Add a person."""
-    run(_add(user, role, duty or [], name or user, locale, as_json=as_json))
+    run(_add(user, role, duty or [], name or user, locale, with_key=with_key, as_json=as_json))
 
 
-async def _add(user: str, roles: list[str], duties: list[str], name: str, locale: str, *, as_json: bool) -> None:
+async def _add(
+    user: str, roles: list[str], duties: list[str], name: str, locale: str, *, with_key: bool, as_json: bool
+) -> None:
     async with open_record() as record, record.database.transaction() as tx:
         added = await people.add(tx, record.tenant, user, name=name, roles=roles, duties=duties, locale=locale)
+        made = await credentials.issue(tx, record.tenant, user, by=ACTOR) if with_key else None
     if as_json:
-        output.show_json({"user": added})
+        output.show_json({"user": added} | ({"key": made[0], "key_id": made[1].key_id} if made else {}))
         return
     may = f", may decide for {', '.join(added.duties)}" if added.duties else ""
-    output.say(f"Added {added.user_id}: {', '.join(added.roles)}{may}.")
+    output.say(f"Added {added.user_id}: {', '.join(added.roles)}{may}.", stderr=made is not None)
+    if made is not None:
+        _show_once(*made, as_json=False)
 
 
 @app.command("list")
@@ -57,3 +67,112 @@ async def _list(*, as_json: bool) -> None:
             output.cell(one.locale),
         )
     output.show_table(table, nothing="Nobody yet. Add somebody: placet users add ana --role requester")
+
+
+@app.command()
+def key(
+    user: Annotated[str, typer.Argument(help="Whose.")],
+    label: Annotated[str, typer.Option(help="What it is for; shown in the list.")] = "",
+    days: Annotated[float | None, typer.Option(help="How long it lives; without it, until it is revoked.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make an API key. It is shown now and never again; only its hash is stored."""
+    run(_key(user, label, days, as_json=as_json))
+
+
+async def _key(user: str, label: str, days: float | None, *, as_json: bool) -> None:
+    lifetime = timedelta(days=days) if days is not None else None
+    async with open_record() as record, record.database.transaction() as tx:
+        made = await credentials.issue(tx, record.tenant, user, label=label, lifetime=lifetime, by=ACTOR)
+    _show_once(*made, as_json=as_json)
+
+
+@app.command()
+def keys(
+    user: Annotated[str | None, typer.Argument(help="Whose; without it, everybody's.")] = None, as_json: Json = False
+) -> None:
+    """Which keys there are; nobody can see one again."""
+    run(_keys(user, as_json=as_json))
+
+
+async def _keys(user: str | None, *, as_json: bool) -> None:
+    async with open_record() as record, record.database.read() as tx:
+        found = await credentials.of_tenant(tx, record.tenant, user_id=user)
+        now = await lookup.now(tx)
+    if as_json:
+        output.show_json({"keys": found})
+        return
+    table = output.table("key", "of", "label", "made", "ends")
+    for one in found:
+        ended = "revoked" if one.revoked_at else "" if one.live else "expired"
+        ends = ended or (output.relative(one.expires_at - now) if one.expires_at else "never")
+        table.add_row(
+            output.cell(one.key_id, "cyan"),
+            output.cell(one.user_id),
+            output.cell(one.label or "–"),
+            output.relative(one.created_at - now),
+            ends,
+        )
+    output.show_table(table, nothing="No keys yet. Make one: placet users key USER")
+
+
+@app.command()
+def revoke(key_id: Annotated[UUID, typer.Argument(metavar="KEY")], as_json: Json = False) -> None:
+    """End a key; the next request with it is refused."""
+    run(_revoke(key_id, as_json=as_json))
+
+
+async def _revoke(key_id: UUID, *, as_json: bool) -> None:
+    async with open_record() as record, record.database.transaction() as tx:
+        revoked = await credentials.revoke(tx, record.tenant, key_id, by=ACTOR)
+    if as_json:
+        output.show_json({"key": revoked})
+        return
+    output.say(f"The key {revoked.key_id} of {revoked.user_id} has ended.")
+
+
+@app.command()
+def rotate(
+    key_id: Annotated[UUID, typer.Argument(metavar="KEY")],
+    hours: Annotated[float, typer.Option(min=0, help="How long the old one still works.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """A new key in place of one: same person, label and lifetime."""
+    run(_rotate(key_id, hours, as_json=as_json))
+
+
+async def _rotate(key_id: UUID, hours: float, *, as_json: bool) -> None:
+    async with open_record() as record, record.database.transaction() as tx:
+        made = await credentials.rotate(tx, record.tenant, key_id, overlap=timedelta(hours=hours), by=ACTOR)
+    _show_once(*made, as_json=as_json)
+
+
+@app.command()
+def link(
+    user: Annotated[str, typer.Argument(help="Who.")],
+    subject: Annotated[str, typer.Argument(help="The `sub` of their tokens.")],
+    issuer: Annotated[str | None, typer.Option(help="Whose tokens; else PLACET_OIDC_ISSUER.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which subject of an OpenID Connect issuer a person is."""
+    run(_link(user, subject, issuer, as_json=as_json))
+
+
+async def _link(user: str, subject: str, issuer: str | None, *, as_json: bool) -> None:
+    async with open_record() as record, record.database.transaction() as tx:
+        issuer = issuer or record.settings.oidc_issuer
+        if issuer is None:
+            raise InvalidInput("Say whose tokens: --issuer, or PLACET_OIDC_ISSUER.", field="issuer")
+        await credentials.link(tx, record.tenant, user, issuer=issuer, subject=subject, by=ACTOR)
+    if as_json:
+        output.show_json({"user": user, "issuer": issuer, "subject": subject})
+        return
+    output.say(f"{subject} of {issuer} is {user} now.")
+
+
+def _show_once(text: str, made: credentials.Key, *, as_json: bool) -> None:
+    if as_json:
+        output.show_json({"key": text, "key_id": made.key_id, "user": made.user_id, "expires_at": made.expires_at})
+        return
+    print(text)
+    output.note(f"This is {made.user_id}'s key {made.key_id}. It is shown once; send it as X-Api-Key.")

@@ -98,3 +98,11 @@ async def of_thread(
         """,
         {"tenant": tenant, "thread": thread_id, "after": after, "turn": turn_id, "limit": limit},
     )
+
+
+async def newest(tx: Transaction, thread_ids: list[UUID]) -> dict[UUID, tuple[str, int]]:
+    """Tenant, and number of the last event, of each of the threads."""
+    rows = await tx.fetch_dicts(
+        "select thread_id, tenant_id, seq from threads where thread_id = any(%(threads)s)", {"threads": thread_ids}
+    )
+    return {row["thread_id"]: (row["tenant_id"], row["seq"]) for row in rows}

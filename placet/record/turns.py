@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 from psycopg.types.json import Jsonb
 
 from placet.record import audit, canonical, events, people, runs, threads
+from placet.record.closing import close_calls
 from placet.record.database import Transaction
 from placet.record.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from placet.record.runs import Owned
@@ -74,9 +75,16 @@ class TurnWaits(Conflict):
 
 
 async def create(
-    tx: Transaction, user: people.User, message: str, *, max_steps: int, max_chars: int, thread_id: UUID | None = None
+    tx: Transaction,
+    user: people.User,
+    message: str,
+    *,
+    max_steps: int,
+    max_chars: int,
+    thread_id: UUID | None = None,
+    after: timedelta = timedelta(0),
 ) -> Turn:
-    """Store a user's message as a turn and make its run due, in one transaction.
+    """Store a user's message as a turn and make its run due `after` that time, in one transaction.
 
     Without a thread a new one is made. Raises `InvalidInput` for an empty or oversized message, `UnknownThread` for
     somebody else's, `TurnWaits` while a turn of the thread waits for people.
@@ -105,7 +113,7 @@ async def create(
             "max_steps": max_steps,
         },
     )
-    await runs.make_due(tx, user.tenant_id, thread_id, turn_id, because="message")
+    await runs.make_due(tx, user.tenant_id, thread_id, turn_id, because="message", after=after)
     return await get(tx, user.tenant_id, turn_id)
 
 
@@ -124,16 +132,7 @@ def _check_message(message: str, max_chars: int) -> None:
 
 async def _open_thread(tx: Transaction, user: people.User, thread_id: UUID) -> None:
     """Lock the thread and see that a new turn may be stored on it."""
-    owner = await tx.fetch_value(
-        """
-        select requester from threads
-         where thread_id = %(thread)s and tenant_id = %(tenant)s and removed_at is null
-           for no key update
-        """,
-        {"thread": thread_id, "tenant": user.tenant_id},
-    )
-    if owner != user.user_id:
-        raise UnknownThread(f"There is no thread {thread_id} of yours.")
+    await _own_thread(tx, user, thread_id)
     waiting = await tx.fetch_dicts(
         """
         select u.turn_id, u.status, array_remove(array_agg(a.approval_id), null) as approvals
@@ -151,6 +150,19 @@ async def _open_thread(tx: Transaction, user: people.User, thread_id: UUID) -> N
             turn_id=str(waiting[0]["turn_id"]),
             approvals=pending,
         )
+
+
+async def _own_thread(tx: Transaction, user: people.User, thread_id: UUID) -> None:
+    owner = await tx.fetch_value(
+        """
+        select requester from threads
+         where thread_id = %(thread)s and tenant_id = %(tenant)s and removed_at is null
+           for no key update
+        """,
+        {"thread": thread_id, "tenant": user.tenant_id},
+    )
+    if owner != user.user_id:
+        raise UnknownThread(f"There is no thread {thread_id} of yours.")
 
 
 _TURN = """
@@ -292,7 +304,7 @@ async def settle(
             },
         )
         if leftover is not None:
-            await _close_calls(tx, owned.thread_id, owned.turn_id, "failed", leftover, because="the turn broke off")
+            await close_calls(tx, owned.thread_id, owned.turn_id, "failed", leftover, because="the turn broke off")
             if now.open:
                 await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="closing")
         await _tell(tx, owned, status, output_text, error)
@@ -418,7 +430,7 @@ async def cancel(
     if not changed:
         ended = await get(tx, user.tenant_id, turn_id)
         raise TurnEnded(f"The turn is {ended.status} since {ended.ended_at:%Y-%m-%d %H:%M} UTC.", status=ended.status)
-    closed = await _close_calls(tx, turn.thread_id, turn_id, "cancelled", result, because="the turn was cancelled")
+    closed = await close_calls(tx, turn.thread_id, turn_id, "cancelled", result, because="the turn was cancelled")
     await events.append(tx, turn.thread_id, "turn_cancelled", {"by": user.user_id, "reason": reason}, turn_id=turn_id)
     await runs.make_due(tx, user.tenant_id, turn.thread_id, turn_id, because="cancel")
     await audit.append(
@@ -432,43 +444,38 @@ async def cancel(
     return await get(tx, user.tenant_id, turn_id)
 
 
-async def _close_calls(
-    tx: Transaction,
-    thread_id: UUID,
-    turn_id: UUID,
-    status: Literal["cancelled", "failed"],
-    result: dict[str, Any],
-    *,
-    because: str,
-) -> list[str]:
-    """Calls that were not sent end with `result`, and what was asked about them is closed; ids of those approvals."""
-    closed = await tx.fetch_dicts(
+async def supersede(tx: Transaction, user: people.User, thread_id: UUID, *, result: dict[str, Any]) -> list[UUID]:
+    """A newer message takes the place of what is unfinished on the user's own thread (T4); ids of the turns that end.
+
+    Calls that were not dispatched get `result`, their approvals become superseded, a closing run looks after what was
+    sent. The caller stores the newer message in the same transaction. Raises `UnknownThread`.
+    """
+    await _own_thread(tx, user, thread_id)
+    ended = await tx.fetch_dicts(
         """
-        update approvals a set status = 'cancelled', closed_at = clock(), closed_because = %(because)s
-         where turn_id = %(turn)s
-           and (status = 'pending'
-                or status = 'approved'
-                   and not exists (select 1 from effects e where e.approval_id = a.approval_id and e.status <> 'absent'))
-        returning approval_id, item_id
+        update turns set status = 'cancelled', ended_at = clock(), updated_at = clock()
+         where thread_id = %(thread)s and status not in ('completed', 'failed', 'exhausted', 'cancelled')
+        returning turn_id
         """,
-        {"turn": turn_id, "because": because},
+        {"thread": thread_id},
     )
-    await tx.execute(
-        """
-        update plan_items i
-           set status = %(status)s, result = %(result)s, finished_at = clock()
-         where turn_id = %(turn)s and result is null
-           and not exists (select 1 from effects e where e.item_id = i.item_id and e.status <> 'absent')
-        """,
-        {"turn": turn_id, "status": status, "result": Jsonb(result)},
-    )
-    for approval in closed:
-        await events.append(
-            tx,
-            thread_id,
-            "approval_closed",
-            {"approval_id": str(approval["approval_id"]), "status": "cancelled", "because": because},
-            turn_id=turn_id,
-            item_id=approval["item_id"],
+    closed: list[str] = []
+    for turn in ended:
+        turn_id = turn["turn_id"]
+        closed += await close_calls(
+            tx, thread_id, turn_id, "superseded", result, because="a newer message replaced the request"
         )
-    return [str(approval["approval_id"]) for approval in closed]
+        await events.append(
+            tx, thread_id, "turn_cancelled", {"by": user.user_id, "reason": "superseded"}, turn_id=turn_id
+        )
+        await runs.make_due(tx, user.tenant_id, thread_id, turn_id, because="cancel")
+    if ended:
+        await audit.append(
+            tx,
+            user.tenant_id,
+            actor=user.user_id,
+            action="superseded",
+            subject=f"thread:{thread_id}",
+            body={"turns": [str(turn["turn_id"]) for turn in ended], "approvals": closed},
+        )
+    return [turn["turn_id"] for turn in ended]

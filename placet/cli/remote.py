@@ -1,0 +1,376 @@
+"""The same commands against a server, when PLACET_URL says where it is: asking, looking, deciding, steering, effects.
+
+PLACET_API_KEY says who acts, so `--as` can only repeat it. What is shown comes over the wire and looks as it does beside
+the database; every check is the server's. Whatever is no request to a server (users, db, worker, serve, shop) stays what
+it is.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import typer
+from pydantic import TypeAdapter
+from rich.text import Text
+
+from placet.cli import decisions, output, preview, text, timeline, turns
+from placet.cli.opening import SHORTEST, AmbiguousId, NotAnId, run
+from placet.record import canonical
+from placet.record.approvals import Approval, Revision
+from placet.record.decisions import Decided
+from placet.record.effects import Effect
+from placet.record.errors import NotAllowed, NotFound
+from placet.record.events import Event
+from placet.record.items import Item
+from placet.record.turns import ENDED, Turn
+from placet.settings import settings
+
+if TYPE_CHECKING:
+    from placet.client import Client
+
+R = TypeVar("R")
+Json = dict[str, Any]
+PATHS = {"approval": "/v1/approvals", "effect": "/v1/effects", "thread": "/v1/turns", "turn": "/v1/turns"}
+IDS = {"approval": "approval_id", "effect": "operation_id", "thread": "thread_id", "turn": "turn_id"}
+LOOKED_AT = 1000  # rows among which a short id is looked for
+
+
+class SomebodyElse(NotAllowed):
+    """The key is another person's than --as names."""
+
+    code = "somebody_else"
+
+
+Way = Callable[..., Awaitable[int | None]]
+
+
+def attach(app: typer.Typer) -> None:
+    """Let every command that has a way over the wire take it when PLACET_URL is set."""
+    ways: dict[str, Way] = {
+        "run": _run,
+        "inbox": _inbox,
+        "approve": _approve,
+        "reject": _reject,
+        "events": _events,
+        "turn list": _turn_list,
+        "turn show": _turn_show,
+        "turn cancel": _turn_cancel,
+        "turn retry": _turn_retry,
+        "effects list": _effect_list,
+        "effects show": _effect_show,
+        "effects resolve": _effect_resolve,
+        "effects undo": _effect_undo,
+    }
+    groups = {"": app, **{f"{group.name} ": group.typer_instance for group in app.registered_groups}}
+    for prefix, group in groups.items():
+        for command in group.registered_commands if group is not None else ():
+            here = command.callback
+            assert here is not None
+            if way := ways.get(f"{prefix}{command.name or here.__name__}"):
+                command.callback = _either(here, way)
+
+
+def _either(here: Callable[..., Any], there: Way) -> Callable[..., Any]:
+    @functools.wraps(here)
+    def command(**given: Any) -> Any:
+        if settings().url is None:
+            return here(**given)
+        wanted = inspect.signature(there).parameters
+        if code := run(_with_client(there, {name: value for name, value in given.items() if name in wanted}, given)):
+            raise typer.Exit(code)
+        return None
+
+    return command
+
+
+async def _with_client(there: Way, wanted: Json, given: Json) -> int | None:
+    async with _client(given.get("as_user")) as client:
+        return await there(client, **{name: value for name, value in wanted.items() if name != "client"})
+
+
+@asynccontextmanager
+async def _client(as_user: str | None) -> AsyncIterator["Client"]:
+    from placet.client import Client  # noqa: PLC0415
+
+    now = settings()
+    assert now.url is not None
+    async with Client(now.url, now.api_key.get_secret_value() if now.api_key else None) as client:
+        if as_user is not None and (me := await client.me())["user_id"] != as_user:
+            raise SomebodyElse(
+                f"PLACET_API_KEY is the key of {me['user_id']}, not of {as_user}; the key says who acts."
+            )
+        yield client
+
+
+async def _find(client: "Client", kind: str, typed: str) -> UUID:
+    """The id that `typed` begins, among what the person sees."""
+    digits = typed.strip().replace("-", "").lower()
+    if not SHORTEST <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+        raise NotAnId(f"{typed!r} is no {kind} id; give at least {SHORTEST} digits of one.")
+    if len(digits) == 32:
+        return UUID(digits)
+    filters = {"any": "true"} if kind == "approval" else {}
+    rows = [row[IDS[kind]] async for row in client.rows(PATHS[kind], LOOKED_AT, filters)]
+    found = sorted({row for row in rows if row.replace("-", "").startswith(digits)})
+    if not found:
+        raise NotFound(f"There is no {kind} {typed} among the last {LOOKED_AT} that you see; give the whole id.")
+    if len(found) > 1:
+        raise AmbiguousId(f"{len(found)} {kind}s begin with {typed}: {', '.join(found)}.", ids=found)
+    return UUID(found[0])
+
+
+# What comes over the wire, as the rows that the screens are made for
+
+
+def _approval(row: Json) -> Approval:
+    content = {"tool": row["tool"], "schema_version": "", "arguments": row["arguments"], "facts": row["facts"]}
+    filled = {
+        **row,
+        "payload": canonical.canonical(content),
+        "payload_hash": bytes.fromhex(row["payload_hash"]),
+        "tenant_id": "",
+        "key_id": "",
+        "digest": b"",
+    }
+    return _row(Approval, filled)
+
+
+def _turn(row: Json) -> Turn:
+    return _row(Turn, {**row, "tenant_id": ""})
+
+
+def _item(turn: Turn, row: Json) -> Item:
+    arguments = canonical.canonical(row["arguments"]) if row["arguments"] is not None else None
+    empty = {"thread_id": turn.thread_id, "turn_id": turn.turn_id, "schema_version": None}
+    return _row(Item, {**row, **empty, "arguments": arguments})
+
+
+def _effect(row: Json) -> Effect:
+    empty = {"tenant_id": "", "revision": None, "payload_hash": None, "epoch": 0, "key_id": "", "digest": b"", "age": 0}
+    return _row(Effect, {**row, **empty, "arguments": canonical.canonical(row["arguments"])})
+
+
+def _row(kind: type[R], values: Json) -> R:
+    known = {name: value for name, value in values.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+    return TypeAdapter(kind).validate_python(known)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+# The commands
+
+
+async def _run(client: "Client", message: str, thread: str | None, wait: bool, as_json: bool) -> int:
+    if message == "-":
+        message = sys.stdin.buffer.read().decode(errors="surrogateescape")
+    thread_id = await _find(client, "thread", thread) if thread else None
+    turn_id = (await client.ask(message, thread_id=thread_id)).turn_id
+    if not as_json:
+        output.note(f"Stored as turn {output.short(turn_id)}.")
+    if wait:
+        with output.progress("Working …"):
+            async for event in client.follow(turn_id, until="rest"):
+                if not as_json:
+                    output.say(timeline.line(_event(event)))
+    whole = await client.whole(turn_id)
+    turn = _turn(whole["turn"])
+    pending = [row for row in whole["approvals"] if row["status"] == "pending"]
+    if as_json:
+        output.show_json({"turn": whole["turn"], "approvals": pending})
+    elif turn.status == "completed":
+        output.say("The agent's answer", "dim italic")
+        output.console().print(output.words_of(turn.output_text or ""))
+    elif pending:
+        for row in pending:
+            output.say(Text("Waits for ").append(text.visible(f"{row['duty']}: {row['preview']['title']}"), "yellow"))
+            output.say(f"  placet approve {output.short(row['approval_id'])}", "bold")
+    else:
+        output.say(Text("The turn is ").append_text(output.status(turn.status)).append("."))
+    return 1 if turn.status in ENDED - {"completed"} else 0
+
+
+def _event(event: Any) -> Event:
+    return _row(Event, {name: getattr(event, name) for name in Event.__dataclass_fields__})
+
+
+async def _inbox(client: "Client", limit: int, as_json: bool) -> None:
+    waiting = [row async for row in client.rows(PATHS["approval"], limit, {})]
+    unknown = [row async for row in client.rows(PATHS["effect"], limit, {"status": "unknown"})]
+    if as_json:
+        output.show_json({"approvals": waiting, "unknown": unknown})
+        return
+    now = _now()
+    table = output.table("approval", "what", "risk", "asked by", "age", "expires", "who decides")
+    for row in waiting:
+        asked = _approval(row)
+        table.add_row(
+            Text(output.short(asked.approval_id), style="cyan"),
+            output.cell(asked.preview["title"], "bold"),
+            Text("reversible") if asked.preview.get("reversible") else Text("! irreversible", style="red"),
+            output.cell(asked.requester),
+            output.duration((now - asked.asked_at).total_seconds()),
+            output.relative(asked.expires_at - now),
+            output.cell(f"{asked.duty} ({'you may' if row['may_decide'] else 'not you'})"),
+        )
+    output.show_table(table, nothing="Nothing waits for anybody.")
+
+
+async def _approve(
+    client: "Client", approval: str, changes: str | None, yes: bool, shown: str | None, total: str | None, as_json: bool
+) -> None:
+    changed = decisions._read_changes(changes) if changes is not None else None
+    row = await client.send("GET", f"/v1/approvals/{await _find(client, 'approval', approval)}")
+    asked = _approval(row)
+    waits = asked.status == "pending"
+    if waits and not as_json:
+        preview.show(output.console(), asked, _now())
+    if changed is None:
+        if waits:
+            decisions._confirm(asked, asked.content, total, yes=yes, as_json=as_json)
+        decision: Json = {"kind": "approve", "payload_hash": shown or row["payload_hash"]}
+    else:
+        arguments = decisions._merged(asked, changed)
+        edit = await client.send("POST", f"/v1/approvals/{asked.approval_id}/preview", {"arguments": arguments})
+        content = {"arguments": edit["arguments"], "facts": edit["facts"], "tool": asked.tool, "schema_version": ""}
+        if not as_json:
+            decisions._show_edit(asked, Revision(canonical.canonical(content), edit["preview"], edit["precondition"]))
+        decisions._confirm(asked, content, total, yes=yes, as_json=as_json)
+        decision = {
+            "kind": "approve_with_changes",
+            "payload_hash": shown or edit["payload_hash"],
+            "arguments": edit["arguments"],
+        }
+    await _decide(client, asked, decision, as_json=as_json)
+
+
+async def _reject(client: "Client", approval: str, reason: str, shown: str | None, as_json: bool) -> None:
+    row = await client.send("GET", f"/v1/approvals/{await _find(client, 'approval', approval)}")
+    decision = {"kind": "reject", "payload_hash": shown or row["payload_hash"], "reason": reason}
+    await _decide(client, _approval(row), decision, as_json=as_json)
+
+
+async def _decide(client: "Client", asked: Approval, decision: Json, *, as_json: bool) -> None:
+    said = await client.send("POST", f"/v1/approvals/{asked.approval_id}/decision", decision)
+    if as_json:
+        output.show_json({"decision": said})
+        return
+    output.console().print(decisions._stored(_row(Decided, said)))
+    output.note(f"What comes of it: placet events {output.short(asked.turn_id)} --follow")
+
+
+async def _events(client: "Client", turn: str, follow: bool, after: int, as_json: bool) -> None:
+    turn_id = await _find(client, "turn", turn)
+    async for event in client.follow(turn_id, after=after, until="end" if follow else "now"):
+        if as_json:
+            output.show_json(event, line=True)
+        else:
+            output.say(timeline.line(_event(event)))
+
+
+async def _turn_list(client: "Client", status: str | None, limit: int, as_json: bool) -> None:
+    found = [row async for row in client.rows(PATHS["turn"], limit, {"status": status})]
+    if as_json:
+        output.show_json({"turns": found})
+        return
+    now = _now()
+    table = output.table("turn", "thread", "status", "asked by", "message", "changed")
+    for turn in map(_turn, found):
+        table.add_row(
+            Text(output.short(turn.turn_id), style="cyan"),
+            output.short(turn.thread_id),
+            output.status(turn.status),
+            output.cell(turn.requester),
+            output.cell(turn.message[:60] + ("…" if len(turn.message) > 60 else "")),
+            output.relative(turn.updated_at - now),
+        )
+    output.show_table(table, nothing="No turns here yet. Ask for something: placet run MESSAGE")
+
+
+async def _turn_show(client: "Client", turn: str, as_json: bool) -> None:
+    whole = await client.whole(await _find(client, "turn", turn))
+    if as_json:
+        output.show_json(whole)
+        return
+    now, found = _now(), _turn(whole["turn"])
+    calls = [_item(found, row) for row in whole["items"]]
+    asked = [_approval(row) for row in reversed(whole["approvals"])]
+    sent = [_effect(row) for row in whole["effects"]]
+    console = output.console()
+    console.print(turns._head(found, now))
+    console.print(turns._where(found, calls, asked, sent, now))
+    if calls:
+        output.show_table(turns._calls(calls, asked))
+    for one in sent:
+        console.print(turns._effect(one))
+    if found.output_text:
+        console.print(output.words_of(found.output_text))
+    if found.error:
+        console.print(output.cell(f"{found.error.get('code')}: {found.error.get('message')}", "red"))
+
+
+async def _turn_cancel(client: "Client", turn: str, reason: str | None, as_json: bool) -> None:
+    turn_id = await _find(client, "turn", turn)
+    said = await client.send("POST", f"/v1/turns/{turn_id}/cancel", {"reason": reason})
+    _tell("turn", said, f"Turn {output.short(turn_id)} is cancelled; it never runs again.", as_json=as_json)
+
+
+async def _turn_retry(client: "Client", turn: str, as_json: bool) -> None:
+    turn_id = await _find(client, "turn", turn)
+    said = await client.send("POST", f"/v1/turns/{turn_id}/retry")
+    _tell("turn", said, f"Turn {output.short(turn_id)} is due again.", as_json=as_json)
+
+
+async def _effect_list(client: "Client", status: str | None, turn: str | None, limit: int, as_json: bool) -> None:
+    turn_id = await _find(client, "turn", turn) if turn else None
+    found = [row async for row in client.rows(PATHS["effect"], limit, {"status": status, "turn_id": turn_id})]
+    if as_json:
+        output.show_json({"effects": found})
+        return
+    for row in found:
+        output.console().print(turns._effect(_effect(row)))
+    if not found:
+        output.say("Nothing was sent.")
+
+
+async def _effect_show(client: "Client", effect: str, as_json: bool) -> None:
+    row = await client.send("GET", f"/v1/effects/{await _find(client, 'effect', effect)}")
+    if as_json:
+        output.show_json({"effect": row})
+        return
+    output.console().print(turns._effect(_effect(row)))
+    output.console().print(preview.runs(row["tool"], row["arguments"]))
+    for seen in row["evidence"]:
+        output.say(f"  looked up at {seen.get('at', '')!s:.19}: {seen.get('said')}", "magenta")
+
+
+async def _effect_resolve(
+    client: "Client", effect: str, reason: str, committed: str | None, absent: bool, abandoned: bool, as_json: bool
+) -> None:
+    given = {"committed": committed is not None, "absent": absent, "abandoned": abandoned}
+    chosen = [ending for ending, is_given in given.items() if is_given]
+    if len(chosen) != 1:
+        raise typer.BadParameter("Say one of --committed EXTERNAL_ID, --absent and --abandon.")
+    body = {"to": chosen[0], "reason": reason, "external_id": committed}
+    operation_id = await _find(client, "effect", effect)
+    said = await client.send("POST", f"/v1/effects/{operation_id}/resolution", body)
+    _tell("effect", said, f"The effect is {said['status']}; the turn goes on.", as_json=as_json)
+
+
+async def _effect_undo(client: "Client", effect: str, as_json: bool) -> None:
+    said = await client.send("POST", f"/v1/effects/{await _find(client, 'effect', effect)}/undo")
+    summary = (said["receipt"] or said["error"] or {}).get("summary", said["status"])
+    _tell("effect", said, f"The undo is {said['status']}: {summary}", as_json=as_json)
+
+
+def _tell(name: str, said: Json, sentence: str, *, as_json: bool) -> None:
+    if as_json:
+        output.show_json({name: said})
+    else:
+        output.say(sentence)

@@ -1,0 +1,148 @@
+"""The client, and the command line over it (`PLACET_URL`), against a real server."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from placet import cli
+from placet.client import Client, Refused, Unreachable
+from placet.settings import settings
+from tests.api.serving import Served
+from tests.outside import World
+
+
+def client_of(served: Served, who: str) -> Client:
+    return Client(served.url, served.keys[who])
+
+
+async def test_l3_the_client_goes_the_whole_way(served: Served, world: World) -> None:
+    """Ask, follow until it rests, look, preview an edit, approve that, follow to the end, see the receipt."""
+    async with client_of(served, "ana") as ana, client_of(served, "marta") as marta:
+        turn = await ana.ask("Pay Rosa.")
+        await served.house.worker.run_until_idle()
+        seen = [event.type async for event in ana.follow(turn.turn_id, until="rest")]
+        [asked] = await marta.waiting(mine=True)
+        edit = await marta.preview(asked, {"to": "rosa", "minor": 75})
+        outcome = await marta.approve(asked, edit)
+        again = await marta.approve(asked, edit)
+        await served.house.worker.run_until_idle()
+        rest = [event.seq async for event in ana.follow(turn.turn_id, after=len(seen))]
+        done = await ana.turn(turn.turn_id)
+        [effect] = await ana.effects(turn_id=turn.turn_id)
+
+    assert seen[-1] == "turn_paused"
+    assert (outcome.first, again.first, outcome.decision) == (True, False, "approve_with_changes")
+    assert rest == list(range(len(seen) + 1, len(seen) + len(rest) + 1))
+    assert done.status == "completed"
+    assert effect.receipt is not None
+    assert [line["args"]["minor"] for line in world.done("pay")] == [75]
+
+
+async def test_l5_a_refusal_carries_the_server_s_code_and_state(served: Served) -> None:
+    """What the server says is what the program gets; without a server it says that it does not know what arrived."""
+    asked = await served.paused()
+    async with client_of(served, "ana") as ana, client_of(served, "pedro") as pedro:
+        with pytest.raises(Refused, match="waits for people") as waiting:
+            await ana.ask("More.", thread_id=asked["thread_id"])
+        [there] = await pedro.waiting()
+        await served.decide(asked, {"kind": "reject", "reason": "no"})
+        with pytest.raises(Refused) as late:
+            await pedro.approve(there)
+    async with Client("http://127.0.0.1:9", "placet_x") as nobody:
+        with pytest.raises(Unreachable):
+            await nobody.me()
+
+    assert (waiting.value.status, waiting.value.code) == (409, "turn_awaits_people")
+    assert late.value.details["outcome"]["decided_by"] == "marta"
+
+
+async def test_l3_the_client_reads_as_many_pages_as_it_takes(served: Served) -> None:
+    """Rows beyond one page are found."""
+    for n in range(5):
+        await served.ask(f"request {n}")
+    async with client_of(served, "ana") as ana:
+        ana_s = [row async for row in ana.rows("/v1/turns", 4, {})]
+        assert [row["message"] for row in ana_s] == [f"request {n}" for n in (4, 3, 2, 1)]
+
+
+@pytest.fixture
+def placet(served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """`await placet("marta", "inbox")`: the command line as that person, with nothing but the address and a key."""
+
+    async def call(who: str, *arguments: str) -> tuple[int, Any]:
+        monkeypatch.setenv("PLACET_URL", served.url)
+        monkeypatch.setenv("PLACET_API_KEY", served.keys[who])
+        monkeypatch.setenv("PLACET_DATABASE_URL", "postgresql://nobody@127.0.0.1:9/nowhere")
+        settings.cache_clear()
+        capfd.readouterr()
+        code = await asyncio.to_thread(cli.call, [*arguments, "--json"])
+        settings.cache_clear()
+        return code, [json.loads(part) for part in _documents(capfd.readouterr().out)]
+
+    return call
+
+
+def _documents(out: str) -> list[str]:
+    try:
+        json.loads(out)
+    except ValueError:
+        return out.splitlines()
+    return [out]
+
+
+async def test_l3_the_command_line_works_against_a_server(
+    served: Served, world: World, placet: Callable[..., Any]
+) -> None:
+    """Without a database: run, inbox, approve, events, turn and effects, each as the person whose key it is."""
+    code, [asked] = await placet("ana", "run", "Pay Rosa.", "--no-wait")
+    assert code == 0
+    turn_id = asked["turn"]["turn_id"]
+    await served.house.worker.run_until_idle()
+
+    code, [inbox] = await placet("marta", "inbox")
+    [waiting] = inbox["approvals"]
+    own, [refused] = await placet("ana", "approve", waiting["approval_id"][:8], "--yes")
+    other, [not_me] = await placet("marta", "approve", waiting["approval_id"], "--yes", "--as", "pedro")
+    code, [decided] = await placet("marta", "approve", waiting["approval_id"][:8], "--yes")
+    late, [conflict] = await placet("pedro", "reject", waiting["approval_id"], "--reason", "no")
+    await served.house.worker.run_until_idle()
+    _, events = await placet("ana", "events", turn_id[:8])
+    _, [whole] = await placet("ana", "turn", "show", turn_id[:8])
+    _, [sent] = await placet("ana", "effects", "list")
+
+    assert (own, refused["error"]["code"]) == (3, "not_allowed")
+    assert (other, not_me["error"]["code"]) == (3, "somebody_else")
+    assert (code, decided["decision"]["decided_by"]) == (0, "marta")
+    assert (late, conflict["error"]["code"]) == (3, "already_decided")
+    assert events[-1]["type"] == "turn_completed"
+    assert whole["turn"]["status"] == "completed"
+    assert sent["effects"][0]["status"] == "committed"
+    assert len(world.done("pay")) == 1
+
+
+async def test_l3_what_people_see_of_a_server_looks_as_it_does_beside_the_database(
+    served: Served, placet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The screens are the same; what they show came over the wire."""
+    asked = await served.paused()
+    monkeypatch.setenv("PLACET_URL", served.url)
+    monkeypatch.setenv("PLACET_API_KEY", served.keys["marta"])
+    settings.cache_clear()
+    capfd.readouterr()
+    for arguments in (
+        ["inbox"],
+        ["turn", "list"],
+        ["turn", "show", asked["turn_id"][:8]],
+        ["events", asked["turn_id"]],
+        ["approve", asked["approval_id"][:8], "--yes"],
+        ["effects", "list"],
+    ):
+        code = await asyncio.to_thread(cli.call, arguments)
+        said = capfd.readouterr()
+        assert code == 0, said.err
+        assert said.out
+        assert "Error" not in said.err
+    settings.cache_clear()

@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import SecretStr
 
 from graph import Graph, protocol
-from graph.advance import _run, advance
+from graph.advance import advance
 from graph.deciding import decide, prepare_edit
 from graph.services import Services
 from placet import logs
@@ -170,11 +170,12 @@ class House:
         owned = await self.worker.claim(turn.thread_id)
         assert owned is not None
         crashpoints.arm(point, "die")
-        graph = self.worker.graph.copy(update={"checkpointer": FencedSaver(self.database, owned)})
         with pytest.raises(crashpoints.Died):
-            await _run(self.services, graph, owned, cast("RunnableConfig", config_of(owned)), None)
+            await advance(self.services, self.worker.graph, owned)
         await self.services.settled(owned)
-        await self.rows("update threads set lease_until = clock() - interval '1 second' returning thread_id")
+        await self.rows(
+            "update threads set lease_until = clock() - interval '1 second' where owner is not null returning thread_id"
+        )
 
     def before_dispatch(self, monkeypatch: pytest.MonkeyPatch, hook: Callable[[], Awaitable[Any]]) -> None:
         """Let something happen after the last check and before the effect row is written."""

@@ -12,7 +12,7 @@ from typing import Any, LiteralString, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import AsyncConnection, errors
+from psycopg import AsyncConnection
 from psycopg.rows import class_row, dict_row, scalar_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
@@ -114,8 +114,6 @@ class Database:
         async with self.pool.connection() as connection:
             try:
                 yield connection
-            except (errors.IdleInTransactionSessionTimeout, errors.TransactionTimeout) as error:
-                raise psycopg.OperationalError(f"The server ended a transaction that hung: {error}") from error
             finally:
                 self._idle_since[connection] = time.monotonic()
                 if connection.broken:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from placet.record import people, turns
-from placet.worker import DATABASE_AWAY
+from placet.record.database import AWAY
 from tests.crash.child import LEASE
 from tests.crash.slots import Died, Process, Slot
 from tests.crash.stories import Asked, Story, Unknown
@@ -307,7 +307,7 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
     for wait in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0):
         try:
             return await work()
-        except DATABASE_AWAY:
+        except AWAY:
             await asyncio.sleep(wait)
     return await work()
 

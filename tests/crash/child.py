@@ -22,12 +22,12 @@ from graph.services import Services
 from graph.undoing import undo
 from placet import logs
 from placet.record import approvals, by_hand, crashpoints, effects, people, runs, turns
-from placet.record.database import Database
+from placet.record.database import AWAY, Database
 from placet.record.digests import Keys
 from placet.record.errors import PlacetError
 from placet.rules import schema_of
 from placet.settings import Settings
-from placet.worker import DATABASE_AWAY, Worker
+from placet.worker import Worker
 from policies import Policy, load_rules
 from tests.crash.world import RULES, SharedWorld
 from tests.scripted import Scripted
@@ -116,7 +116,7 @@ class Child:
                 answer = await verbs[told.pop("do")](**told)
             except PlacetError as error:
                 answer = {"error": error.code, "message": str(error)}
-            except DATABASE_AWAY as error:
+            except AWAY as error:
                 answer = {"error": "database_away", "message": str(error)}
             except Exception as error:  # noqa: BLE001  # the case shows it
                 answer = {"error": "broken", "message": f"{type(error).__name__}: {error}"}
@@ -151,7 +151,7 @@ class Child:
                 if sweep:
                     await self.worker.sweep()
                 count = await self.worker.run_until_idle(UUID(thread))
-            except DATABASE_AWAY:
+            except AWAY:
                 await asyncio.sleep(0.01 * (1 + attempt))
                 continue
             return {"runs": count, "noted": self.noted}

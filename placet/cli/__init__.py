@@ -26,6 +26,7 @@ from placet.cli import (
     output,
     policy,
     remote,
+    selftest,
     serve,
     shop,
     turns,
@@ -56,6 +57,7 @@ app.add_typer(policy.app, name="policy")
 app.add_typer(users.app, name="users")
 app.add_typer(shop.app, name="shop")
 app.add_typer(db.app, name="db")
+app.command()(selftest.selftest)
 remote.attach(app)  # with PLACET_URL, what is a request goes to that server
 
 

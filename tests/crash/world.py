@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pydantic import Field
 
 from placet.record.database import Database, Transaction
@@ -134,12 +134,13 @@ class SharedWorld(World):
         (self.folder / "wrong").touch()
 
     def says(self, messages: list[BaseMessage]) -> Said:
-        """The model, as a function of what it is shown."""
+        """The model, as a function of what it is shown: steps of calls, from the case's plan or the message itself."""
         if self.facts.get("model_breaks"):
             self.change(model_breaks=False)
             return RuntimeError("the model broke")
         wrong = (self.folder / "wrong").exists()
-        steps = self._read("plan", {})["other" if wrong else "first"]
+        asked = [message.text for message in messages if isinstance(message, HumanMessage)][-1]
+        steps = json.loads(asked) if asked.startswith("[") else self._read("plan", {})["other" if wrong else "first"]
         step = 0
         for message in reversed(messages):
             if not isinstance(message, (AIMessage, ToolMessage)):

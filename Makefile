@@ -32,6 +32,7 @@ check: setup  ## style, types, and who may import whom
 
 crash: setup  ## workers killed, cut off and overtaken at every point (ARGS="--only overtaken --every 10")
 	@.venv/bin/python -m tests.crash $(ARGS)
+	@PLACET_RACES=25 .venv/bin/python -m pytest tests/crash/test_races.py -n 2
 
 soak: setup  ## the same by chance, for DURATION=600 seconds
 	@.venv/bin/python -m tests.crash.soak $(if $(DURATION),--seconds $(DURATION)) $(ARGS)

@@ -4,15 +4,14 @@ Loads the checkpoint, starts the turn (T6), runs the graph until nothing moves, 
 together with the release of the thread. A wake-up brings no answer: decisions are read from their rows.
 """
 
+import re
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, cast
 
-import psycopg
 import structlog
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, StateSnapshot, StreamMode
-from psycopg_pool import PoolTimeout
 
 from graph import Graph, protocol
 from graph.orphans import orphan
@@ -23,12 +22,20 @@ from graph.versions import StateVersionMismatch, bring_up_to_date
 from placet.record import items, runs, turns
 from placet.record.canonical import NotPlain, check_plain
 from placet.record.checkpointer import FencedSaver, config_of
+from placet.record.database import AWAY
 from placet.record.decisions import InvalidDecision
 from placet.record.errors import Conflict, PlacetError
 from placet.record.runs import Owned
 
 log = structlog.get_logger()
 Resume = Command[Any]
+INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class AmbiguousAnswer(Conflict):
+    """It cannot be said which question this answers; the details list those that are pending (A6)."""
+
+    code = "ambiguous_answer"
 
 
 class NothingLeads(Conflict):
@@ -64,41 +71,60 @@ async def advance(
 ) -> turns.Status:
     """Run the claimed turn on; returns the status in which it was left.
 
-    `resume` is a client's `Command`, whose values are handed to `decide` as `acting`, an authenticated user id. One that
-    is not plain JSON could not be stored and would end the turn: the run goes on without it, then `InvalidDecision` is
-    raised (A6). Raises `StaleEpoch` when the thread was lost on the way: its new owner goes on. A database that is away
-    is raised too: the lease lapses, and the run is taken up again. `sink` hears what a followed run does.
+    `resume` is a client's `Command`, whose answer is handed to `decide` as `acting`, an authenticated user id. LangGraph
+    would end the turn over an answer that it cannot store or place, so the run goes on without that, and then
+    `InvalidDecision` or `AmbiguousAnswer` is raised (A6). Raises `StaleEpoch` when the thread was lost on the way: its new
+    owner goes on. A database that is away is raised too: the lease lapses, and the run is taken up again. `sink` hears what
+    a followed run does.
     """
-    unusable = _unusable(resume)
-    status = await _advance(services, graph, owned, None if unusable else resume, acting, sink)
-    if unusable is not None:
-        raise InvalidDecision(f"The answer cannot be used: {unusable}.")
-    return status
-
-
-def _unusable(resume: Resume | None) -> str | None:
-    try:
-        check_plain(resume.resume if resume is not None else None)
-    except NotPlain as error:
-        return str(error)
-    return None
-
-
-async def _advance(
-    services: Services, graph: Graph, owned: Owned, resume: Resume | None, acting: str | None, sink: Sink | None
-) -> turns.Status:
     saver = FencedSaver(services.database, owned)
     bound = graph.copy(update={"checkpointer": saver})
     more = {"langgraph_auth_user_id": acting} if acting else {}
     config = cast("RunnableConfig", config_of(owned, **more))
+    unusable = await _unusable(bound, config, resume) if resume is not None else None
+    status = await _advance(services, bound, saver, owned, config, None if unusable else resume, sink)
+    if unusable is not None:
+        raise unusable
+    return status
+
+
+async def _unusable(graph: Graph, config: RunnableConfig, resume: Resume) -> PlacetError | None:
+    """Why the answer cannot be given to the graph; None when it can."""
+    if resume.update is not None or resume.goto or resume.graph is not None:
+        return InvalidDecision("A resume brings an answer, and neither changes the state nor goes anywhere else.")
+    answer = resume.resume
+    try:
+        check_plain(answer)
+    except NotPlain as error:
+        return InvalidDecision(f"The answer cannot be used: {error}.")
+    pending = {question.id for question in (await graph.aget_state(config)).interrupts}
+    if isinstance(answer, dict) and answer and all(INTERRUPT_ID.fullmatch(key) for key in answer):
+        if strangers := sorted(set(answer) - pending):
+            return AmbiguousAnswer(f"No question {', '.join(strangers)[:200]} is pending.", pending=sorted(pending))
+    elif len(pending) != 1:
+        return AmbiguousAnswer(
+            f"{len(pending)} questions are pending; answer each by its id: {{id: decision}}.", pending=sorted(pending)
+        )
+    return None
+
+
+async def _advance(
+    services: Services,
+    graph: Graph,
+    saver: FencedSaver,
+    owned: Owned,
+    config: RunnableConfig,
+    resume: Resume | None,
+    sink: Sink | None,
+) -> turns.Status:
     try:
         await bring_up_to_date(saver, config)
-        status = await _run(services, bound, owned, config, resume, sink)
+        status = await _run(services, graph, owned, config, resume, sink)
     except StateVersionMismatch as error:
         log.error("turn_refused", turn_id=str(owned.turn_id), error=str(error))
         async with services.database.transaction("refuse") as tx:
             status = await turns.refuse(tx, owned, error.as_json())
-    except (psycopg.OperationalError, PoolTimeout):
+    except AWAY:
         raise
     except Exception as error:
         if runs.is_stale(error):

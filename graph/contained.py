@@ -10,12 +10,10 @@ from functools import wraps
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import structlog
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
-from psycopg_pool import PoolTimeout
 
 from graph import protocol
 from graph.execute import executed
@@ -23,6 +21,7 @@ from graph.said import said
 from graph.services import Services, owned_by
 from graph.state import CallState
 from placet.record import approvals, effects, items, runs
+from placet.record.database import AWAY
 from placet.record.errors import PlacetError
 
 log = structlog.get_logger()
@@ -36,7 +35,7 @@ def contained(node: Node) -> Node:
     async def run(services: Services, state: CallState, config: RunnableConfig) -> dict[str, Any]:
         try:
             return await node(services, state, config)
-        except (GraphBubbleUp, psycopg.OperationalError, PoolTimeout):
+        except (GraphBubbleUp, *AWAY):
             raise
         except Exception as error:
             if runs.is_stale(error):

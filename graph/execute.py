@@ -11,10 +11,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import stamina
 from langchain_core.runnables import RunnableConfig
-from psycopg_pool import PoolTimeout
 
 from graph import protocol
 from graph.plain import clean
@@ -24,6 +22,7 @@ from graph.state import CallState, Step
 from placet.record import approvals, canonical, effects, events, items, runs
 from placet.record.approvals import Approval
 from placet.record.crashpoints import outside
+from placet.record.database import AWAY
 from placet.record.effects import Effect
 from placet.record.errors import NotDispatchable, StaleEpoch
 from placet.record.items import Item
@@ -143,9 +142,7 @@ async def _call(
 def _patiently() -> AsyncIterator[stamina.Attempt]:
     """What the tool answered is in this process's hands alone: when the connection drops, it is written down over the next
     one (E3). Each write is conditional and fenced, so that a second one changes nothing."""
-    return stamina.retry_context(
-        on=(psycopg.OperationalError, PoolTimeout), attempts=None, timeout=60.0, wait_initial=0.1, wait_max=1.0
-    ).__aiter__()
+    return stamina.retry_context(on=AWAY, attempts=None, timeout=60.0, wait_initial=0.1, wait_max=1.0).__aiter__()
 
 
 async def _failed(
@@ -188,12 +185,12 @@ async def _change(
 
     A worker that is stopped in the middle would hold the rows for ever: the server ends its transaction instead.
     """
-    async with services.database.transaction("receipt") as tx:
+    async with services.database.transaction("changed") as tx:
         await tx.execute(
             "select set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true)",
             {"milliseconds": f"{tool.timeout.total_seconds() * 1000:.0f}"},
         )
-        async with outside("call"), asyncio.timeout(tool.timeout.total_seconds()):
+        async with outside("change"), asyncio.timeout(tool.timeout.total_seconds()):
             answer = await tool.execute_in(tx, arguments, str(effect.operation_id))
         receipt = as_receipt(answer, effect)
         if not await effects.commit(tx, owned, effect, receipt, observed=False):

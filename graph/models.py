@@ -106,14 +106,21 @@ def build_model(settings: Settings) -> BaseChatModel:
     return connect(settings, name, key, address)
 
 
-async def ask(model: BaseChatModel, messages: Sequence[BaseMessage], tools: Sequence[ToolSchema]) -> AIMessage:
+MESSAGE_ID = "placet_message_id"  # in a streamed token's metadata: the id of the message that it becomes part of
+
+
+async def ask(
+    model: BaseChatModel, messages: Sequence[BaseMessage], tools: Sequence[ToolSchema], *, message_id: str | None = None
+) -> AIMessage:
     """The model's next step, with `tools` bound (see `tool_schema`).
+
+    `message_id` is what the answer is going to be called; who follows its tokens finds it in their metadata.
 
     Raises `ModelError`; an error of a model that is not one of ours keeps its own class unless LangChain knows it.
     """
     bound = model.bind_tools([dict(tool) for tool in tools]) if tools else model
     try:
-        answer = await bound.ainvoke(list(messages))
+        answer = await bound.ainvoke(list(messages), {"metadata": {MESSAGE_ID: message_id}} if message_id else None)
     except langchain.ModelError as error:
         problem = explained(error, model=type(model).__name__, address="its address", secret="")
     else:

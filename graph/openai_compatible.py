@@ -8,13 +8,15 @@ out.
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import openai
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
-from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatResult
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
@@ -66,6 +68,46 @@ class OpenAICompatible(ChatOpenAI):
             )
         raise problem
 
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        """Token by token, for those who follow; deadline, errors and calls as they came are the same as without."""
+        calls: dict[object, dict[str, Any]] = {}
+        ended = False
+        end = asyncio.get_running_loop().time() + self.deadline
+        parts = super()._astream(messages, stop, run_manager, **kwargs)
+        try:
+            while True:
+                async with asyncio.timeout_at(end):
+                    part = await anext(parts, None)
+                if part is None:
+                    break
+                _add_calls(calls, part.message)
+                about = {**(part.generation_info or {}), **part.message.response_metadata}
+                ended = ended or bool(about.get("finish_reason") or about.get("status"))
+                yield part
+            if not ended:
+                raise ValueError("The stream ended before the answer did.")
+        except (
+            openai.OpenAIError,
+            httpx.HTTPError,
+            TimeoutError,
+            *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
+        ) as error:
+            problem = explained(
+                error, model=self.model_name, address=shown(self.openai_api_base or OPENAI), secret=self._key()
+            )
+        else:
+            if calls:
+                last = AIMessageChunk(content="", additional_kwargs={RAW_CALLS: list(calls.values())})
+                yield ChatGenerationChunk(message=last)
+            return
+        raise problem
+
     def _key(self) -> str:
         return self.openai_api_key.get_secret_value() if isinstance(self.openai_api_key, SecretStr) else ""
 
@@ -89,6 +131,16 @@ class OpenAICompatible(ChatOpenAI):
             if raw:
                 generation.message.additional_kwargs[RAW_CALLS] = raw
         return result
+
+
+def _add_calls(calls: dict[object, dict[str, Any]], message: BaseMessage) -> None:
+    """What a part says of calls: the first of each names it, the others go on with its arguments."""
+    for place, chunk in enumerate(getattr(message, "tool_call_chunks", [])):
+        key = chunk["index"] if chunk.get("index") is not None else chunk.get("id") or place
+        call = calls.setdefault(key, {"id": chunk.get("id"), "function": {"name": None, "arguments": ""}})
+        function = call["function"]
+        function["name"] = function["name"] or chunk.get("name")
+        function["arguments"] += chunk.get("args") or ""
 
 
 def _take_calls(choice: dict[str, Any]) -> list[Any]:

@@ -21,11 +21,11 @@ async def orphan(services: Services, owned: Owned, left: Sequence[Item]) -> None
         await runs.fence(tx, owned)
         for item in left:
             effect = await effects.of_item(tx, owned.tenant_id, item.item_id)
-            if effect is None or effect.status == "absent":
+            if effect is not None and effect.status == "dispatched":
+                await effects.lose(tx, owned, effect, code="interrupted", message=BECAUSE)
+            elif effect is None or effect.status != "unknown":
                 await approvals.orphan(tx, owned, item.item_id, because=BECAUSE)
                 await items.move(tx, item.item_id, "orphaned")
-            elif effect.status == "dispatched":
-                await effects.lose(tx, owned, effect, code="interrupted", message=BECAUSE)
 
 
 def question(left: Sequence[Item]) -> dict[str, Any]:

@@ -79,6 +79,7 @@ async def _ask(services: Services, owned: Owned, history: list[AnyMessage], step
             services.model,
             [protocol.system_message(), *in_order(history)],
             [models.tool_schema(tool) for tool in services.registry],
+            message_id=f"{owned.turn_id}:{step}",
         )
     answer = normalise(said, turn_id=str(owned.turn_id), step=step)
     async with services.database.transaction("answer") as tx:

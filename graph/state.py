@@ -4,10 +4,11 @@ State is a cursor. What was decided, dispatched and answered is in the rows; the
 clients see them, and are compared with the rows before anything runs (A2). Big ones are only referred to.
 """
 
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired
 
 from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.graph.message import add_messages
+from typing_extensions import TypedDict  # pydantic makes schemas of no other before Python 3.12
 
 from placet.record.turns import Turn
 

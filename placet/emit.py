@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+from langchain_core.messages import BaseMessage
 from langgraph.types import Interrupt, StateSnapshot, StreamMode
 from pydantic_core import to_json
 
+from graph.models import MESSAGE_ID
 from placet.record import streams
 from placet.record.database import Database
 from placet.record.runs import Owned
@@ -37,6 +39,13 @@ def _plain(value: object) -> object:
             return f"{type(value).__name__}: {value}"
         case _:
             return value
+
+
+def _named(part: tuple[BaseMessage, dict[str, Any]]) -> tuple[BaseMessage, dict[str, Any]]:
+    """A token under the id of the message that it becomes part of, so that clients see one message grow."""
+    message, about = part
+    final = about.get(MESSAGE_ID)
+    return (message.model_copy(update={"id": final}), about) if final else part
 
 
 def as_interrupt(interrupt: Interrupt) -> dict[str, Any]:
@@ -67,7 +76,7 @@ class Emitter:
 
     async def put(self, namespace: tuple[str, ...], mode: str, part: Any) -> None:
         """Keep a part for the next batch; raises what went wrong with the one before."""
-        self._add(namespace, mode, encode(part))
+        self._add(namespace, mode, encode(_named(part) if mode == "messages" else part))
         if len(self._parts) >= BATCH:
             await self._flush()
         elif self._writing is None or self._writing.done():

@@ -9,24 +9,24 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from contextlib import suppress
 from uuid import UUID, uuid4
 
 import psycopg
 import structlog
-from psycopg_pool import PoolTimeout
 
 from graph import Graph, build
 from graph.advance import advance
 from graph.services import Services
 from placet.emit import emitter
-from placet.record import approvals, runs
-from placet.record.database import SEARCH_PATH
+from placet.record import approvals, runs, streams
+from placet.record.database import AWAY, SEARCH_PATH
 from placet.record.errors import StaleEpoch
 from placet.record.runs import Owned
 
 log = structlog.get_logger()
-DATABASE_AWAY = (psycopg.OperationalError, PoolTimeout)
+PRUNE = 60.0  # seconds between two looks for streams that nobody will go on with
 
 
 class Worker:
@@ -38,6 +38,7 @@ class Worker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:6]}"
         self._knocked = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._pruned = time.monotonic()
         self._running: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -79,7 +80,7 @@ class Worker:
                 task = asyncio.create_task(self._drive(owned))
                 self._running.add(task)
                 task.add_done_callback(self._done)
-        except DATABASE_AWAY as error:
+        except AWAY as error:
             log.warning("database_away", worker=self.name, error=str(error).strip())
         except (
             psycopg.Error
@@ -98,6 +99,10 @@ class Worker:
             await approvals.expire_due(tx, self.services.settings.tenant)
         async with self.services.database.transaction("parked") as tx:
             await runs.make_parked_due(tx, self.services.settings.tenant)
+        if time.monotonic() - self._pruned > PRUNE:
+            self._pruned = time.monotonic()
+            async with self.services.database.transaction("prune_streams") as tx:
+                await streams.prune(tx, older=self.services.settings.stream_retention)
 
     async def claim(self, thread_id: UUID | None = None) -> Owned | None:
         """The next run, if there is one."""
@@ -133,7 +138,7 @@ class Worker:
                 run.cancel()
                 raise
             bound.warning("run_lost", turn_id=str(owned.turn_id))
-        except DATABASE_AWAY as error:  # the lease lapses, then somebody takes the run up
+        except AWAY as error:  # the lease lapses, then somebody takes the run up
             bound.warning("database_away", error=str(error).strip())
         finally:
             keeper.cancel()
@@ -154,7 +159,7 @@ class Worker:
             except StaleEpoch:
                 run.cancel()
                 return
-            except DATABASE_AWAY as error:
+            except AWAY as error:
                 log.warning("lease_not_renewed", thread_id=str(owned.thread_id), error=str(error).strip())
 
     async def _listen(self) -> None:

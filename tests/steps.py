@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import SecretStr
 
 from graph import Graph, protocol
-from graph.advance import _run, advance
+from graph.advance import advance
 from graph.deciding import decide, prepare_edit
 from graph.services import Services
 from placet import logs
@@ -43,6 +43,8 @@ from placet.worker import Worker
 from tests.outside import RULES, World
 from tests.scripted import Said, Script, Scripted
 from tools.registry import AnyTool, Registry
+from tools.shop import Shop
+from tools.shop.gateway import Captured
 
 logs.configure(level=logging.WARNING)  # short tracebacks, without local variables
 
@@ -168,11 +170,12 @@ class House:
         owned = await self.worker.claim(turn.thread_id)
         assert owned is not None
         crashpoints.arm(point, "die")
-        graph = self.worker.graph.copy(update={"checkpointer": FencedSaver(self.database, owned)})
         with pytest.raises(crashpoints.Died):
-            await _run(self.services, graph, owned, cast("RunnableConfig", config_of(owned)), None)
+            await advance(self.services, self.worker.graph, owned)
         await self.services.settled(owned)
-        await self.rows("update threads set lease_until = clock() - interval '1 second' returning thread_id")
+        await self.rows(
+            "update threads set lease_until = clock() - interval '1 second' where owner is not null returning thread_id"
+        )
 
     def before_dispatch(self, monkeypatch: pytest.MonkeyPatch, hook: Callable[[], Awaitable[Any]]) -> None:
         """Let something happen after the last check and before the effect row is written."""
@@ -250,6 +253,36 @@ class House:
 async def open_test_house(database: Database, model: BaseChatModel, **settings: Any) -> House:
     """A house of the shop with `model`, and four people."""
     return await with_people(furnish(settings_for_tests(**settings), database, model=model))
+
+
+async def small_shop(database: Database, *minors: int, batch: str = "B", currency: str = "EUR") -> list[str]:
+    """Orders of one batch that failed after their payment was taken; ids of the refunds that are due, in order."""
+    shop = Shop(database, TENANT)
+    rows = [
+        {"n": f"{batch}-{n}", "minor": minor, "batch": batch, "currency": currency, "tenant": TENANT}
+        for n, minor in enumerate(minors)
+    ]
+    await shop.gateway.register(Captured(f"pay-{row['n']}", row["minor"], currency) for row in rows)  # type: ignore[arg-type]
+    async with database.transaction() as tx:
+        await tx.execute(
+            "insert into shop.customers (tenant_id, customer_id, name) values (%(t)s, 'c', 'Zoë') on conflict do nothing",
+            {"t": TENANT},
+        )
+        await tx.execute_many(
+            """
+            with ordered as (
+                insert into shop.orders (tenant_id, order_id, customer_id, batch, status, minor, currency, placed_at)
+                values (%(tenant)s, %(n)s, 'c', %(batch)s, 'failed', %(minor)s, %(currency)s, now())
+            ), paid as (
+                insert into shop.payments (tenant_id, payment_id, order_id, minor, currency, captured_at)
+                values (%(tenant)s, 'pay-' || %(n)s, %(n)s, %(minor)s, %(currency)s, now())
+            )
+            insert into shop.refunds_due (tenant_id, refund_due_id, order_id, payment_id, batch, minor, currency, reason, due_at)
+            values (%(tenant)s, 'due-' || %(n)s, %(n)s, 'pay-' || %(n)s, %(batch)s, %(minor)s, %(currency)s, 'failed', now())
+            """,
+            rows,
+        )
+    return [f"due-{row['n']}" for row in rows]
 
 
 async def outside_house(

@@ -14,8 +14,9 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from graph.services import Services
-from placet.api import about, approvals, auth, effects, errors, events, policy, turns
+from placet.api import about, approvals, auth, effects, errors, events, langgraph, policy, turns
 from placet.api.following import Timelines
+from placet.api.langgraph.opened import open_face
 from placet.api.limits import BodyLimit, Limiter
 from placet.api.oidc import Issuer
 from placet.settings import Settings
@@ -35,6 +36,8 @@ def create_app(settings: Settings, services: Services | AbstractAsyncContextMana
             if not isinstance(services, Services):
                 app.state.services = await stack.enter_async_context(services)
             await stack.enter_async_context(app.state.timelines.open(app.state.services.database))
+            app.state.langgraph = open_face(app.state.services, app.state.timelines.stopping)
+            await stack.enter_async_context(app.state.langgraph.following)
             if settings.oidc_issuer is not None:
                 app.state.oidc = Issuer(settings)
                 stack.push_async_callback(app.state.oidc.close)
@@ -64,9 +67,9 @@ def create_app(settings: Settings, services: Services | AbstractAsyncContextMana
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "PATCH", "PUT", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Content-Location", "Location", "Retry-After"],
+            expose_headers=["Content-Location", "Location", "Placet-Applied", "Retry-After"],
         )
-    for room in (about, turns, events, approvals, effects, policy):
+    for room in (about, turns, events, approvals, effects, policy, langgraph):
         app.include_router(room.router)
     auth.refuse_undeclared(app)
     return app

@@ -12,12 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
-import psycopg
 import structlog
-from psycopg_pool import PoolTimeout
 
 from placet.record import events
-from placet.record.database import Database
+from placet.record.database import AWAY, Database
 from placet.record.events import Event
 
 log = structlog.get_logger()
@@ -112,7 +110,7 @@ class Timelines:
                 continue
             try:
                 await self._look(database)
-            except (psycopg.OperationalError, PoolTimeout) as error:
+            except AWAY as error:
                 log.warning("database_away", error=str(error).strip())
                 await asyncio.sleep(1.0)
             await asyncio.sleep(LOOK)

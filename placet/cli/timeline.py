@@ -11,13 +11,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-import psycopg
-from psycopg_pool import PoolTimeout
 from rich.text import Text
 
 from placet.cli import amounts, output, text
 from placet.cli.opening import Record
 from placet.record import events, turns
+from placet.record.database import AWAY
 from placet.record.events import Event
 from placet.record.turns import Turn
 
@@ -92,7 +91,7 @@ async def patiently(record: Record, look: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await look()
-        except (psycopg.OperationalError, PoolTimeout):
+        except AWAY:
             if time.monotonic() > deadline:
                 raise
             if not told:

@@ -11,14 +11,22 @@ from dataclasses import dataclass
 from typing import Any, LiteralString, TypeVar
 from weakref import WeakKeyDictionary
 
+import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import class_row, dict_row, scalar_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from placet.record.crashpoints import reach
 
 T = TypeVar("T")
 Params = Mapping[str, Any]
+# What says that the database is away, or has let this connection go: nothing is wrong with the work, it is taken up again.
+AWAY = (
+    psycopg.OperationalError,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.TransactionTimeout,
+    PoolTimeout,
+)
 IDLE = 5.0  # seconds after which a pooled connection is checked
 SEARCH_PATH = "-c search_path=placet,public"  # ours and the checkpointer's tables; a tool's own schema is qualified
 # A process that is stopped in the middle of a transaction, or whose machine is gone, would keep its locks: the thread could
@@ -75,6 +83,7 @@ class Database:
     def __init__(self, dsn: str, *, size: int = 10) -> None:
         self.dsn = dsn
         self._idle_since: WeakKeyDictionary[AsyncConnection[Any], float] = WeakKeyDictionary()
+        self._broke = 0.0  # when a connection was last found dead
         self.pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]] = AsyncConnectionPool(
             dsn,
             min_size=1,
@@ -85,9 +94,10 @@ class Database:
         )
 
     async def _check(self, connection: AsyncConnection[Any]) -> None:
-        """A connection that was idle for long may be dead: it is replaced before it is handed out. One that was used a
-        moment ago is not asked, since that would cost a round trip each time."""
-        if time.monotonic() - self._idle_since.get(connection, 0.0) > IDLE:
+        """A connection that was idle for long, or since before another one broke, may be dead: it is replaced before it is
+        handed out. One that was used a moment ago is not asked, since that would cost a round trip each time."""
+        idle_since = self._idle_since.get(connection, 0.0)
+        if time.monotonic() - idle_since > IDLE or idle_since <= self._broke:
             await AsyncConnectionPool.check_connection(connection)
 
     async def __aenter__(self) -> "Database":
@@ -106,6 +116,8 @@ class Database:
                 yield connection
             finally:
                 self._idle_since[connection] = time.monotonic()
+                if connection.broken:
+                    self._broke = time.monotonic()
 
     @asynccontextmanager
     async def transaction(self, name: str = "") -> AsyncIterator[Transaction]:

@@ -18,6 +18,7 @@ from tests.crash.points import points
 from tests.crash.slots import make_template, open_nursery, open_zygote, server_of_ones_own
 
 SHOWN = 20  # failures, in full
+STEP = 100  # cases between two lines, where there is no terminal for a bar
 console = Console(stderr=True)
 
 
@@ -41,18 +42,14 @@ async def _run(only: str, *, everything: bool, every: int, slots: int) -> int:
             chosen = [case for case in cases if only in str(case)][::every]
             with _progress() as progress:
                 task = progress.add_task("", total=len(chosen))
-                report = await matrix.play_all(
-                    server,
-                    template,
-                    nursery,
-                    chosen,
-                    slots=slots,
-                    progress=lambda report: progress.update(
-                        task,
-                        completed=report.played,
-                        description=f"twice {report.duplicates}, lost {report.lost}, wrong {len(report.failed)}",
-                    ),
-                )
+
+                def show(report: matrix.Report) -> None:
+                    said = f"twice {report.duplicates}, lost {report.lost}, wrong {len(report.failed)}"
+                    progress.update(task, completed=report.played, description=said)
+                    if not console.is_terminal and report.played % STEP == 0:
+                        console.print(f"{report.played} of {len(chosen)} after {report.seconds:.0f} s: {said}")
+
+                report = await matrix.play_all(server, template, nursery, chosen, slots=slots, progress=show)
     report.points |= rehearsal.report.points
     report.failed += rehearsal.report.failed
     _show(report, chosen)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from placet.record import people, turns
-from placet.worker import DATABASE_AWAY
+from placet.record.database import AWAY
 from tests.crash.child import LEASE
 from tests.crash.slots import Died, Process, Slot
 from tests.crash.stories import Asked, Story, Unknown
@@ -307,7 +307,7 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
     for wait in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0):
         try:
             return await work()
-        except DATABASE_AWAY:
+        except AWAY:
             await asyncio.sleep(wait)
     return await work()
 
@@ -316,8 +316,8 @@ async def _no_restart() -> None:
     raise AssertionError("this slot cannot restart Postgres")
 
 
-async def play(slot: Slot, case: Case, *, restart: Callable[[], Awaitable[None]] = _no_restart) -> Played:
-    """Play a case; what must be true afterwards is the judge's."""
+async def begin(slot: Slot, case: Case) -> Played:
+    """The world as the story has it, and the message stored as a turn."""
     world = slot.world()
     story = case.story
     world.plan(story.first, story.other or None)
@@ -330,13 +330,18 @@ async def play(slot: Slot, case: Case, *, restart: Callable[[], Awaitable[None]]
             return await turns.create(tx, ana, "Do it.", max_steps=12, max_chars=1000)
 
     turn = await patiently(ask)
-    played = Played(case, turn.thread_id, turn.turn_id, world)
-    arm = {case.point: "kill" if case.fault == "kill" else "pause"} if case.point is not None else {}
+    return Played(case, turn.thread_id, turn.turn_id, world)
+
+
+async def play(slot: Slot, case: Case, *, restart: Callable[[], Awaitable[None]] = _no_restart) -> Played:
+    """Play a case; what must be true afterwards is the judge's."""
+    played = await begin(slot, case)
     player = Player(slot, case, played, await slot.victim(), restart)
+    arm = {case.point: "kill" if case.fault == "kill" else "pause"} if case.point is not None else {}
     try:
-        if story.dies_first:
-            await player.enter(player.active, **{story.dies_first: "kill"})
-            await player.perform(do="work", thread=str(turn.thread_id))
+        if case.story.dies_first:
+            await player.enter(player.active, **{case.story.dies_first: "kill"})
+            await player.perform(do="work", thread=str(played.thread_id))
             player.active = await slot.victim()
             played.struck = False
         await player.enter(player.active, **arm)

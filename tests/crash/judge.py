@@ -114,6 +114,11 @@ async def judge(slot: Slot, played: Played) -> None:
             f"{kind}: {played.happened} happened, {played.unknown} unknown, {set(story.effects)} wanted"
         )
 
+    failed = await rows(
+        "select payload -> 'error' as error from placet.events where thread_id = %(thread)s and type = 'turn_failed'"
+    )
+    if failed and "model_breaks" not in story.facts:
+        played.problems.append(f"the turn failed: {failed}")
     [turn] = await rows("select status, error from placet.turns where thread_id = %(thread)s")
     if turn["status"] not in story.ends:
         played.problems.append(f"the turn is {turn['status']}: {turn['error']}")

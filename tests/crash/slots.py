@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import sql
@@ -128,6 +128,7 @@ class Slot:
     _victim: Process | None = None
     _rescuer: Process | None = None
     _clerk: Process | None = None
+    _others: list[Process] = field(default_factory=list)
 
     async def victim(self) -> Process:
         """The worker that the fault hits: the last one when it lives, else a new one."""
@@ -140,6 +141,12 @@ class Slot:
         if self._rescuer is None:
             self._rescuer = await self._born("rescuer")
         return self._rescuer
+
+    async def more(self, count: int) -> list[Process]:
+        """So many others; they end with the slot."""
+        others = await asyncio.gather(*(self._born("other") for _ in range(count)))
+        self._others += others
+        return others
 
     async def clerk(self) -> Process:
         """Somebody else's process, from which they cancel."""
@@ -156,7 +163,7 @@ class Slot:
 
     def bury_all(self) -> None:
         """The next case starts from scratch."""
-        for process in (self._victim, self._rescuer, self._clerk):
+        for process in (self._victim, self._rescuer, self._clerk, *self._others):
             if process is not None:
                 self.bury(process)
 
@@ -170,6 +177,13 @@ class Slot:
                 "update placet.clock_offset set shift = shift + make_interval(secs => %(seconds)s)",
                 {"seconds": seconds},
             )
+
+    async def states(self, *turns: UUID) -> list[str]:
+        """The status of each turn."""
+        async with self.owner.read() as tx:
+            rows = await tx.fetch_dicts("select turn_id, status from placet.turns", {})
+        status = {row["turn_id"]: row["status"] for row in rows}
+        return [status[turn] for turn in turns]
 
     async def cut(self, process: Process, *, in_transaction_only: bool = False) -> int:
         """The server ends the process's connections; how many."""

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from langgraph.types import Command
 
+from graph.advance import AmbiguousAnswer
 from graph.deciding import decide
 from placet.record import approvals, people
 from placet.record.approvals import UnknownApproval
@@ -195,6 +196,57 @@ async def test_a6_a_resume_that_no_store_takes_does_not_end_the_turn(
     assert (await house.turn(turn.turn_id)).status == "awaiting_approval"
     assert await house.pending(turn) == [asked]
     await house.approve(asked)
+    assert (await house.go_on(turn)).status == "completed"
+
+
+async def test_a6_an_answer_that_could_be_meant_for_two_questions_is_given_to_none(
+    database: Database, world: World
+) -> None:
+    """Two questions are pending: an answer without an id, or with a wrong one, is 409 with both ids; with the right id it
+    answers that one; and when nothing is pending it is 409 too."""
+    house = await outside_house(
+        database, world, calls(("pay", {"to": "a", "minor": 700}), ("pay", {"to": "b", "minor": 800})), "Paid."
+    )
+    turn = await house.run()
+    waiting = await house.pending(turn)
+    yes = {"kind": "approve"}
+    for answer in (yes, {"0" * 32: yes}, {"0" * 32: yes, "f" * 32: yes}):
+        with pytest.raises(AmbiguousAnswer) as refused:
+            await house.resume(turn, Command(resume=answer), acting=house.marta)
+        assert refused.value.status == 409
+        assert await house.pending(turn) == waiting
+    graph, config = await house.graph(turn)
+    questions = {q.value["approval_id"]: q.id for q in (await graph.aget_state(config)).interrupts}
+    assert sorted(questions.values()) == refused.value.details["pending"]
+    second = waiting[1]
+    await house.resume(turn, Command(resume={questions[str(second.approval_id)]: yes}), acting=house.marta)
+    await house.go_on(turn)
+    assert [line["args"]["to"] for line in world.arrivals()] == ["b"]
+    await house.approve(waiting[0])
+    assert (await house.go_on(turn)).status == "completed"
+    with pytest.raises(AmbiguousAnswer):
+        await house.resume(turn, Command(resume=yes), acting=house.marta)
+    assert (await house.turn(turn.turn_id)).status == "completed"
+    assert len(world.arrivals()) == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [Command(goto="__end__"), Command(goto="plan"), Command(update={"calls": []}), Command(resume=1, goto="gate")],
+    ids=["goto-end", "goto-plan", "update", "resume-and-goto"],
+)
+async def test_a6_a_resume_that_goes_elsewhere_is_refused(
+    database: Database, world: World, command: Command[Any]
+) -> None:
+    """A client's command may bring an answer, not move the turn: 422, and the question is as answerable as before."""
+    house = await outside_house(database, world, calls(PAY), "Paid.")
+    turn = await house.run()
+    waiting = await house.pending(turn)
+    with pytest.raises(InvalidDecision):
+        await house.resume(turn, command, acting=house.marta)
+    assert await house.pending(turn) == waiting
+    assert (await house.turn(turn.turn_id)).status == "awaiting_approval"
+    await house.approve(waiting[0])
     assert (await house.go_on(turn)).status == "completed"
 
 

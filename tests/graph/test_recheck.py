@@ -1,5 +1,6 @@
 """Between the decision and the execution: what moved, and what was moved by hand (A2, A7)."""
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from langgraph.types import Command, Send
 
 from placet.record.database import Database
-from placet.record.decisions import AlreadyDecided, NotTheSameRequest
+from placet.record.decisions import AlreadyDecided, InvalidDecision, NotTheSameRequest
 from tests.conftest import Clock
 from tests.outside import RULES, Label, Look, Mail, Pay, PayArguments, World, raises
 from tests.scripted import calls
@@ -228,7 +229,13 @@ async def test_a2_a_command_that_updates_the_state_executes_nothing_else(databas
     [call] = (await graph.aget_state(config)).values["calls"]
     forged = {**call, "arguments": {**call["arguments"], "minor": 99_999}, "verdict": "auto"}
     jump = Send("call", {"call": forged, "next": "execute", "problem": None})
-    await house.resume(turn, Command(update={"calls": [forged]}, goto=jump))
+    command = Command(update={"calls": [forged]}, goto=jump)
+    with pytest.raises(InvalidDecision):  # no client's resume does that; who may write the state still can
+        await house.resume(turn, command, acting=house.marta)
+    graph, config = await house.graph(turn)
+    await house.rows("update turns set status = 'running' where status <> 'completed' returning turn_id")
+    with suppress(Exception):
+        await graph.ainvoke(command, config)
     await house.go_on(turn)
 
     assert all(line["args"]["minor"] == 700 for line in world.arrivals())

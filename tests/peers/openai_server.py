@@ -128,6 +128,27 @@ def completion(
     )
 
 
+def streamed(*pieces: str, calls: list[dict[str, Any]] | None = None, finish_reason: str | None = "stop") -> Reply:
+    """A completion in server-sent chunks: one per piece of text, two per call; without an end when there is no reason."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, *({"content": piece} for piece in pieces)]
+    for index, one in enumerate(calls or []):
+        name, arguments = one["function"]["name"], one["function"]["arguments"]
+        half = len(arguments) // 2
+        deltas.append(
+            {"tool_calls": [{**one, "index": index, "function": {"name": name, "arguments": arguments[:half]}}]}
+        )
+        deltas.append({"tool_calls": [{"index": index, "function": {"arguments": arguments[half:]}}]})
+    chunks = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    if finish_reason is not None:
+        chunks.append({"index": 0, "delta": {}, "finish_reason": finish_reason})
+    lines = [
+        {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "served-model", "choices": [chunk]}
+        for chunk in chunks
+    ]
+    body = "".join(f"data: {json.dumps(line)}\n\n" for line in lines)
+    return reply(body + ("data: [DONE]\n\n" if finish_reason else ""), kind="text/event-stream")
+
+
 def call(tool: Any, arguments: Any, id: Any = "call_1") -> dict[str, Any]:
     """One tool call; `arguments` is text as the model wrote it, or a value that is written as JSON."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)

@@ -236,7 +236,7 @@ async def test_e4_a_clear_no_is_refused_and_leaves_nothing(database: Database, p
     assert await people.operations() == 0
 
 
-@pytest.mark.parametrize("point", ["call:before", "call:after", "receipt:commit", "receipt:committed"])
+@pytest.mark.parametrize("point", ["change:before", "change:after", "changed:commit", "changed:committed"])
 async def test_e4_an_exception_on_the_way_leaves_all_or_nothing(database: Database, people: People, point: str) -> None:
     """Whatever breaks around the change: it is observed, done once in the end, and never unknown to people."""
     house = await open_test_house(database, proposes("delete_customers", ALL))
@@ -252,14 +252,14 @@ async def test_e4_an_exception_on_the_way_leaves_all_or_nothing(database: Databa
 
     [effect] = await house.effects(turn)
     assert effect.status == "committed"
-    assert effect.attempts == (1 if point == "receipt:committed" else 2)
+    assert effect.attempts == (1 if point == "changed:committed" else 2)
     assert await people.names() == AFTER
     assert await people.operations() == 1
     assert (await house.turn(turn.turn_id)).status == "completed"
 
 
 @pytest.mark.parametrize(
-    "point", ["dispatch:committed", "call:before", "call:after", "receipt:commit", "receipt:committed"]
+    "point", ["dispatch:committed", "change:before", "change:after", "changed:commit", "changed:committed"]
 )
 async def test_e5_a_killed_worker_leaves_all_or_nothing(
     database: Database, database_url: str, people: People, clock: Clock, point: str
@@ -276,7 +276,7 @@ async def test_e5_a_killed_worker_leaves_all_or_nothing(
     await clock.advance(60)
     await house.worker.run_until_idle()
 
-    assert between == ((AFTER, 1) if point == "receipt:committed" else ({"K-1": "Ada", "K-2": "Bo", "K-3": "Cy"}, 0))
+    assert between == ((AFTER, 1) if point == "changed:committed" else ({"K-1": "Ada", "K-2": "Bo", "K-3": "Cy"}, 0))
     [effect] = await house.effects(turn)
     assert effect.status == "committed"
     assert await people.names() == AFTER

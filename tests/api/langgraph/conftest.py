@@ -1,0 +1,1 @@
+from tests.outside import world  # noqa: F401

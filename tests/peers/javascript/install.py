@@ -1,0 +1,33 @@
+"""The official JavaScript SDK from npm, installed once per machine into a temporary folder; no file of ours depends on it."""
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+
+PACKAGE = "@langchain/langgraph-sdk@1.15.0"
+BESIDE = "@langchain/core@^1"  # what it asks for beside itself
+
+
+class NotThere(Exception):
+    """Node or npm is missing, or npm cannot be reached: the tests with it are skipped, and say so."""
+
+
+def install() -> Path:
+    """A folder in which Node finds the SDK; raises `NotThere`."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        raise NotThere("node and npm are not installed")
+    folder = Path(tempfile.gettempdir()) / f"placet-peers-{PACKAGE.rpartition('@')[2]}"
+    folder.mkdir(exist_ok=True)
+    with FileLock(folder / "install.lock"):
+        if not (folder / "done").exists():
+            (folder / "package.json").write_text('{"private": true, "type": "module"}')
+            command = ["npm", "install", "--no-audit", "--no-fund", PACKAGE, BESIDE]
+            try:
+                subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=180)
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                raise NotThere(f"npm could not install {PACKAGE}: {str(error.stderr or error)[-300:]}") from None
+            (folder / "done").touch()
+    return folder

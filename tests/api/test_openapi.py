@@ -26,7 +26,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 EXAMPLES = int(
     os.environ.get("SCHEMATHESIS", "10")
 )  # of each operation and person; `SCHEMATHESIS=200` is worth an afternoon
-STREAMS = ("/events", "/stream", "/wait", "/join")
+STREAMS = ("/events", "/stream", "/wait", "/join", "/cancel")
 WHO = ("marta", "olga")
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
 
 from placet.api.auth import public
+from placet.api.errors import document_bodies
 
 router = APIRouter(tags=["about"], dependencies=[Depends(public)])
 
@@ -46,5 +47,4 @@ async def info() -> Info:
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> dict[str, Any]:
     """This interface as OpenAPI 3.1."""
-    document: dict[str, Any] = request.app.openapi()
-    return document
+    return document_bodies(request.app.openapi())

@@ -118,6 +118,17 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return documented
 
 
+def document_bodies(document: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI document, in which whatever takes a body says what becomes of one that cannot be read or is too large."""
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for path in document["paths"].values():
+        for operation in path.values():
+            if "requestBody" in operation:
+                for status in (400, 413):
+                    operation["responses"].setdefault(str(status), {"description": WHEN[status], "content": content})
+    return document
+
+
 def problem(
     status: int, code: str, message: str, headers: dict[str, str] | None = None, **details: Any
 ) -> JSONResponse:

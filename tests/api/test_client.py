@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from placet import cli
+from placet import cli, logs
 from placet.client import Client, Refused, Unreachable
 from placet.settings import settings
 from tests.api.serving import Served
@@ -83,6 +84,13 @@ def placet(served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
         return code, [json.loads(part) for part in _documents(capfd.readouterr().out)]
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A command sets the process's logs up for itself, on streams that end with the test."""
+    yield
+    logs.configure(level=logging.WARNING)
 
 
 def _documents(out: str) -> list[str]:

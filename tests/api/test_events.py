@@ -14,6 +14,7 @@ from placet.api.limits import Limiter
 from placet.record import credentials
 from placet.record.database import Database
 from tests.api.serving import Served, listening
+from tests.outside import World, happens_after
 from tests.steps import TENANT
 
 
@@ -102,6 +103,25 @@ async def test_v2_a_thread_is_followed_over_its_turns(served: Served) -> None:
                 break
 
     assert turns == {asked["turn_id"], str(second)}
+
+
+async def test_l3_a_client_that_goes_away_in_the_middle_stops_nothing(served: Served, world: World) -> None:
+    """The payment is out when its follower disconnects: it is finished, with its receipt, and the turn completes."""
+    asked = await served.paused()
+    out, go_on = asyncio.Event(), asyncio.Event()
+    world.next("pay", happens_after(go_on, out))
+    async with following(served.to("ana"), f"/v1/turns/{asked['turn_id']}/events") as events:
+        await anext(events)
+        await served.decide(asked, {"kind": "approve"})
+        working = asyncio.create_task(served.house.worker.run_until_idle())
+        await out.wait()
+    go_on.set()
+    await working
+
+    whole = (await served.to("ana").get(f"/v1/turns/{asked['turn_id']}")).json()
+    assert whole["turn"]["status"] == "completed"
+    assert [effect["status"] for effect in whole["effects"]] == ["committed"]
+    assert len(world.done("pay")) == 1
 
 
 async def test_v2_a_heartbeat_shows_that_the_line_is_alive(served: Served) -> None:

@@ -49,9 +49,9 @@ class ServerProcess:
         assert self._process is not None
         return self._process.pid
 
-    async def start(self) -> None:
-        """Start it and wait until it answers."""
-        environment = {
+    def environment(self) -> dict[str, str]:
+        """What the process gets; nothing of this machine's settings."""
+        return {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PLACET_", "OPENAI_"))},
             "PLACET_DATABASE_URL": self.database_url,
             "PLACET_OWNER_DATABASE_URL": self.owner_url,
@@ -61,9 +61,12 @@ class ServerProcess:
             "PLACET_RATE_LIMIT": "100000/second",
             "PLACET_LEASE": "PT3S",
         }
+
+    async def start(self) -> None:
+        """Start it and wait until it answers."""
         with (self.folder / "server.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "server.py", cwd=ROOT, env=environment, stdout=log, stderr=log
+                sys.executable, "server.py", cwd=ROOT, env=self.environment(), stdout=log, stderr=log
             )
         async with asyncio.timeout(60), httpx.AsyncClient(base_url=self.url) as http:
             while True:
@@ -91,18 +94,23 @@ class ServerProcess:
         await self.start()
 
 
-@asynccontextmanager
-async def server_process(
-    database: Database, database_url: str, owner_url: str, folder: Path
-) -> AsyncIterator[ServerProcess]:
-    """A running server of the shop, whose callers have keys."""
+async def furnished(database: Database, database_url: str, owner_url: str, folder: Path) -> ServerProcess:
+    """A server of the shop that is not started; its callers have keys."""
     async with database.transaction() as tx:
         keys = {}
         for user, (roles, duties) in PEOPLE.items():
             await people.ensure(tx, TENANT, user, name=user.title(), roles=list(roles), duties=duties)
             keys[user], _ = await credentials.issue(tx, TENANT, user, by="test")
     await seed(Shop(database, TENANT))
-    async with _running(ServerProcess(database_url, owner_url, folder, _free_port(), keys)) as server:
+    return ServerProcess(database_url, owner_url, folder, _free_port(), keys)
+
+
+@asynccontextmanager
+async def server_process(
+    database: Database, database_url: str, owner_url: str, folder: Path
+) -> AsyncIterator[ServerProcess]:
+    """A running server of the shop."""
+    async with _running(await furnished(database, database_url, owner_url, folder)) as server:
         yield server
 
 

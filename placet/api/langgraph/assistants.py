@@ -49,7 +49,7 @@ def assistant() -> dict[str, Any]:
     }
 
 
-@router.post("/assistants/search", summary="The assistant", responses=answers())
+@router.post("/assistants/search", summary="The assistant", responses=answers(400, 413))
 async def search(body: AssistantSearch) -> list[dict[str, Any]]:
     """One, unless the filter excludes it."""
     one = assistant()
@@ -62,7 +62,7 @@ async def search(body: AssistantSearch) -> list[dict[str, Any]]:
     return [one] if fits else []
 
 
-@router.post("/assistants/count", summary="How many assistants", responses=answers())
+@router.post("/assistants/count", summary="How many assistants", responses=answers(400, 413))
 async def count(body: AssistantSearch) -> int:
     """1, unless the filter excludes it."""
     return len(await search(body))

@@ -93,14 +93,16 @@ def _streaming(house: LangGraph, viewer: Viewer) -> StreamingResponse:
     return StreamingResponse(sending.events(house, viewer), media_type="text/event-stream", headers=told)
 
 
-@router.post("/threads/{thread_id}/runs", summary="Start or resume, answer at once", responses=answers(404, 409))
+@router.post(
+    "/threads/{thread_id}/runs", summary="Start or resume, answer at once", responses=answers(400, 404, 409, 413)
+)
 async def create(thread_id: UUID, body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
     """The run, stored and due."""
     run = await _admit(house, caller, thread_id, body, VALUES)
     return json(shown(run), headers=headers(run, None))
 
 
-@router.post("/threads/{thread_id}/runs/wait", summary="Start or resume, wait", responses=answers(404, 409))
+@router.post("/threads/{thread_id}/runs/wait", summary="Start or resume, wait", responses=answers(400, 404, 409, 413))
 async def wait(thread_id: UUID, body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
     """The state when the run has come to a pause or an end, with `__interrupt__` or `__error__`."""
     run = await _admit(house, caller, thread_id, body, ())
@@ -108,7 +110,9 @@ async def wait(thread_id: UUID, body: RunCreate, house: House, tools: Tools, cal
 
 
 @router.post(
-    "/threads/{thread_id}/runs/stream", summary="Start or resume, stream", responses={**answers(404, 409), **EVENTS}
+    "/threads/{thread_id}/runs/stream",
+    summary="Start or resume, stream",
+    responses={**answers(400, 404, 409, 413), **EVENTS},
 )
 async def stream(thread_id: UUID, body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
     """What the run does, as it does it."""
@@ -116,28 +120,30 @@ async def stream(thread_id: UUID, body: RunCreate, house: House, tools: Tools, c
     return _streaming(house, _viewer(caller, run, body, body.modes(VALUES)))
 
 
-@router.post("/runs", summary="Start on a thread of its own, answer at once", responses=answers(404, 409))
+@router.post("/runs", summary="Start on a thread of its own, answer at once", responses=answers(400, 404, 409, 413))
 async def create_alone(body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
     """The thread stays: what the run did and asks must be found again."""
     run = await _admit(house, caller, None, body, VALUES)
     return json(shown(run), headers=headers(run, None))
 
 
-@router.post("/runs/wait", summary="Start on a thread of its own, wait", responses=answers(404, 409))
+@router.post("/runs/wait", summary="Start on a thread of its own, wait", responses=answers(400, 404, 409, 413))
 async def wait_alone(body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
     """The state when the run has come to a pause or an end."""
     run = await _admit(house, caller, None, body, ())
     return _waiting(house, _viewer(caller, run, body))
 
 
-@router.post("/runs/stream", summary="Start on a thread of its own, stream", responses={**answers(404, 409), **EVENTS})
+@router.post(
+    "/runs/stream", summary="Start on a thread of its own, stream", responses={**answers(400, 404, 409, 413), **EVENTS}
+)
 async def stream_alone(body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
     """What the run does, as it does it."""
     run = await _admit(house, caller, None, body, VALUES)
     return _streaming(house, _viewer(caller, run, body, body.modes(VALUES)))
 
 
-@router.post("/runs/cancel", summary="Cancel many runs", status_code=204, responses=answers(404))
+@router.post("/runs/cancel", summary="Cancel many runs", status_code=204, responses=answers(400, 404, 413))
 async def cancel_many(body: BulkCancel, house: House, caller: Anybody, action: Action = "interrupt") -> None:
     """Those of a thread that are named, or all of the caller's with a status. What has ended is left as it is."""
     for run in await _to_cancel(house, caller, body):

@@ -53,7 +53,7 @@ async def shown(house: LangGraph, thread: Thread, select: list[str] | None = Non
 WAITS = ("running", "awaiting_approval", "awaiting_reconciliation", "paused")
 
 
-@router.post("/threads", summary="Make a thread", responses=answers(409))
+@router.post("/threads", summary="Make a thread", responses=answers(400, 409, 413))
 async def create(body: ThreadCreate, house: House, caller: Requester) -> Response:
     """A thread of the caller's; one that exists is a 409, or with `if_exists: do_nothing` taken as it is."""
     thread_id = body.thread_id or uuid4()
@@ -65,7 +65,7 @@ async def create(body: ThreadCreate, house: House, caller: Requester) -> Respons
     return json(await shown(house, thread))
 
 
-@router.post("/threads/search", summary="Find threads", responses=answers())
+@router.post("/threads/search", summary="Find threads", responses=answers(400, 413))
 async def search(body: ThreadSearch, house: House, caller: Anybody) -> Response:
     """Threads that the caller may see, the newest first unless said otherwise."""
     if body.values:
@@ -109,7 +109,7 @@ def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@router.post("/threads/count", summary="How many threads", responses=answers())
+@router.post("/threads/count", summary="How many threads", responses=answers(400, 413))
 async def count(body: ThreadFilter, house: House, caller: Anybody) -> int:
     """How many threads a search would find."""
     if body.values:
@@ -130,7 +130,7 @@ async def seen(house: LangGraph, caller: Caller, thread_id: UUID) -> Thread:
         return await threads.get(tx, caller.user, thread_id)
 
 
-@router.patch("/threads/{thread_id}", summary="Add metadata", responses=answers(404))
+@router.patch("/threads/{thread_id}", summary="Add metadata", responses=answers(400, 404, 413))
 async def patch(thread_id: UUID, body: ThreadPatch, house: House, caller: RequesterOrOperator) -> Response:
     """Merged into what is there."""
     async with house.services.database.transaction() as tx:
@@ -166,7 +166,9 @@ async def state_at(
     return json(thread_state(await house.reader.at(thread_id, str(checkpoint), subgraphs=subgraphs), select))
 
 
-@router.post("/threads/{thread_id}/state/checkpoint", summary="The state at a checkpoint", responses=answers(404))
+@router.post(
+    "/threads/{thread_id}/state/checkpoint", summary="The state at a checkpoint", responses=answers(400, 404, 413)
+)
 async def state_of(thread_id: UUID, body: StateAt, house: House, caller: Anybody) -> Response:
     """The state at a checkpoint, also of a subgraph."""
     await seen(house, caller, thread_id)
@@ -177,7 +179,9 @@ async def state_of(thread_id: UUID, body: StateAt, house: House, caller: Anybody
     return json(thread_state(snapshot, body.select))
 
 
-@router.post("/threads/{thread_id}/state", summary="Add messages to the conversation", responses=answers(404, 409))
+@router.post(
+    "/threads/{thread_id}/state", summary="Add messages to the conversation", responses=answers(400, 404, 409, 413)
+)
 async def update(thread_id: UUID, body: StateUpdate, house: House, caller: Operator) -> Response:
     """For operators. It executes nothing, and is refused while a run goes on or when the state has moved."""
     await seen(house, caller, thread_id)
@@ -204,7 +208,7 @@ async def history_of(
     return await history(thread_id, body, house, caller)
 
 
-@router.post("/threads/{thread_id}/history", summary="The thread's checkpoints", responses=answers(404))
+@router.post("/threads/{thread_id}/history", summary="The thread's checkpoints", responses=answers(400, 404, 413))
 async def history(thread_id: UUID, body: History, house: House, caller: Anybody) -> Response:
     """Newest first."""
     await seen(house, caller, thread_id)

@@ -124,7 +124,10 @@ class Timelines:
                 if followed.tenant is None:
                     followed.tenant, followed.floor = tenant, seq
                 else:
-                    followed.recent += await events.of_thread(tx, tenant, thread_id, after=followed.seq, limit=PAGE)
+                    fresh = await events.of_thread(tx, tenant, thread_id, after=followed.seq, limit=PAGE)
+                    followed.recent += [
+                        event for event in fresh if event.seq > followed.seq
+                    ]  # another look may be ahead
                     if len(followed.recent) > PAGE:
                         followed.floor = followed.recent[-PAGE - 1].seq
                         del followed.recent[:-PAGE]

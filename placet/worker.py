@@ -73,6 +73,9 @@ class Worker:
         """Sweep, then claim while there is something to claim and a place to run it."""
         try:
             await self.sweep()
+            if time.monotonic() - self._pruned > PRUNE:
+                self._pruned = time.monotonic()
+                await self.prune()
             while len(self._running) < self.services.settings.concurrency and not self._stopping.is_set():
                 owned = await self.claim()
                 if owned is None:
@@ -99,10 +102,11 @@ class Worker:
             await approvals.expire_due(tx, self.services.settings.tenant)
         async with self.services.database.transaction("parked") as tx:
             await runs.make_parked_due(tx, self.services.settings.tenant)
-        if time.monotonic() - self._pruned > PRUNE:
-            self._pruned = time.monotonic()
-            async with self.services.database.transaction("prune_streams") as tx:
-                await streams.prune(tx, older=self.services.settings.stream_retention)
+
+    async def prune(self) -> None:
+        """Remove streams that nobody will go on with."""
+        async with self.services.database.transaction("prune_streams") as tx:
+            await streams.prune(tx, older=self.services.settings.stream_retention)
 
     async def claim(self, thread_id: UUID | None = None) -> Owned | None:
         """The next run, if there is one."""

@@ -74,7 +74,7 @@ class Player:
             await self.perform(do="cancel", turn=str(self.played.turn_id))
         waited = 0
         for _ in range(ROUNDS):
-            await self.perform(do="work", thread=str(self.played.thread_id), sweep=story.sweeps)
+            await self.perform(do="work", thread=str(self.played.thread_id), sweep=story.sweeps or self.played.struck)
             now = await self.look()
             if now.owned or now.due or not await self._react(now):
                 if now.ended and not now.owned and not now.due:

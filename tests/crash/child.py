@@ -107,7 +107,8 @@ class Child:
 
     async def obey(self, lines: "asyncio.Queue[dict[str, Any]]") -> None:
         verbs: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
-            verb.__name__: verb for verb in (self.enter, self.work, self.serve, self.decide, *self.steering())
+            verb.__name__: verb
+            for verb in (self.enter, self.work, self.serve, self.prune, self.decide, *self.steering())
         }
         while True:
             told = await lines.get()
@@ -160,6 +161,11 @@ class Child:
     async def serve(self) -> dict[str, Any]:
         """Be a worker until SIGTERM."""
         await self.worker.run()
+        return {}
+
+    async def prune(self) -> dict[str, Any]:
+        """Remove old streams, as a worker does once a minute."""
+        await self.worker.prune()
         return {}
 
     async def decide(self, approval: str, raw: dict[str, Any], who: str = "marta") -> dict[str, Any]:

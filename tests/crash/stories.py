@@ -135,7 +135,7 @@ SIDE_STORIES = [
     Story("undo refused", LABELLED, acts=["", "refuses"], undo=True),
     # what time does
     Story("expired", ASKED, decide=_never, effects=NONE),
-    Story("expired on the way", [BOTH[0][::-1]], decide=_mail_late, sweeps=False, one_by_one=True),
+    Story("expired on the way", [BOTH[0][::-1]], decide=_mail_late, sweeps=False, one_by_one=True, effects=NONE | ONE),
     # what the world does
     Story("stale", ASKED, decide=_while_the_world(open=41)),
     Story("denied now", ASKED, decide=_while_the_world(frozen=True), effects=NONE),

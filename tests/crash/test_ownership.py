@@ -55,6 +55,18 @@ async def test_o3_killed_while_it_renews_its_lease(slot: Slot, nursery: Nursery,
     await finished(slot, played, await slot.rescuer())
 
 
+@pytest.mark.parametrize("point", ["prune_streams:begin", "prune_streams:commit", "prune_streams:committed"])
+async def test_o3_killed_while_it_removes_old_streams(slot: Slot, point: str) -> None:
+    """A worker dies while it tidies up behind others: the turn that waits goes on in another one."""
+    played = await begin(slot, AUTO)
+    victim = await slot.victim()
+    await victim.call(do="enter", folder=str(played.world.folder), arm={point: "kill"}, note=False)
+    with pytest.raises(Died):
+        await victim.call(do="prune")
+
+    await finished(slot, played, await slot.rescuer())
+
+
 @pytest.mark.parametrize(
     "point", ["dispatch:begin", "call:before", "call:after", "receipt:begin", "checkpoint:begin#5"]
 )

@@ -52,6 +52,8 @@ class FencedSaver(AsyncPostgresSaver):
                     await reach("checkpoint:commit")
                 await reach("checkpoint:committed")
             except psycopg.Error as error:
+                # psycopg takes what a broken-off pipeline was to prepare for prepared: this connection is not used again
+                await connection.close()
                 if error.sqlstate == STALE:
                     raise StaleEpoch(str(error.diag.message_primary)) from error
                 raise

@@ -3,6 +3,7 @@
 import os
 import pickle
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,6 +54,22 @@ async def test_o2_a_stale_run_writes_no_checkpoint_and_no_write(database: Databa
         await saver.aput_writes(config, [("a", 1)], "task")
     assert await count(database) == before
     assert (await saver.aget_tuple(config)) is not None  # reading is free
+
+
+async def test_o2_a_refused_write_breaks_no_later_one(database: Database, database_url: str, world: World) -> None:
+    """What a refusal interrupts on a connection is not missed by who gets that connection next."""
+    house = await outside_house(database, world)
+    await house.ask()
+    owned = await house.worker.claim()
+    assert owned is not None
+    async with Database(database_url, size=1) as pooled:
+        saver, stale = FencedSaver(pooled, owned), FencedSaver(pooled, replace(owned, epoch=owned.epoch - 1))
+        for some in range(13):  # psycopg prepares a statement when it comes the sixth time
+            if some % 2:
+                with pytest.raises(StaleEpoch):
+                    await stale.aput(where(owned), empty_checkpoint(), {}, {})
+            else:
+                await saver.aput(where(owned), empty_checkpoint(), {}, {})
 
 
 async def test_o2_without_a_claim_it_only_reads(database: Database, world: World) -> None:

@@ -6,9 +6,10 @@
 The request holds nothing for a turn: it stores, answers, and a worker of this or another process goes on (L3).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from types import ModuleType
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -27,8 +28,16 @@ rule does not let pass waits as an approval, is decided here, and exactly that c
 """
 
 
-def create_app(settings: Settings, services: Services | AbstractAsyncContextManager[Services]) -> FastAPI:
-    """The app. Raises `UndeclaredRoute` when a route does not say who may call it."""
+ROOMS: Sequence[ModuleType] = (about, turns, events, approvals, effects, policy, langgraph)
+
+
+def create_app(
+    settings: Settings,
+    services: Services | AbstractAsyncContextManager[Services],
+    *,
+    rooms: Sequence[ModuleType] = ROOMS,
+) -> FastAPI:
+    """The app, with the routers of `rooms`. Raises `UndeclaredRoute` when a route does not say who may call it."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -69,7 +78,7 @@ def create_app(settings: Settings, services: Services | AbstractAsyncContextMana
             allow_headers=["*"],
             expose_headers=["Content-Location", "Location", "Placet-Applied", "Retry-After"],
         )
-    for room in (about, turns, events, approvals, effects, policy, langgraph):
+    for room in rooms:
         app.include_router(room.router)
     auth.refuse_undeclared(app)
     return app

@@ -102,7 +102,7 @@ _THREAD = """
 """
 
 
-def _viewer(user: people.User) -> str | None:
+def viewer(user: people.User) -> str | None:
     """Whose threads somebody sees: who decides, operates or audits sees the tenant's, who only asks their own."""
     return None if any(user.is_a(role) for role in ("reviewer", "operator", "auditor")) else user.user_id
 
@@ -112,7 +112,7 @@ async def get(tx: Transaction, user: people.User, thread_id: UUID) -> Thread:
     thread = await tx.fetch_one(
         Thread,
         _THREAD + "and t.thread_id = %(thread)s",
-        {"tenant": user.tenant_id, "viewer": _viewer(user), "thread": thread_id},
+        {"tenant": user.tenant_id, "viewer": viewer(user), "thread": thread_id},
     )
     if thread is None:
         raise NoSuchThread(f"There is no thread {thread_id} that you may see.", thread_id=str(thread_id))
@@ -181,7 +181,7 @@ def _filter(
 ) -> dict[str, Any]:
     return {
         "tenant": user.tenant_id,
-        "viewer": _viewer(user),
+        "viewer": viewer(user),
         "status": status,
         "metadata": Jsonb(dict(metadata)),
         "ids": list(ids) if ids is not None else None,

@@ -24,6 +24,7 @@ from tools.shop.shop import Shop
 ROOT = Path(__file__).parent.parent.parent
 PEOPLE: dict[str, tuple[list[people.Role], list[str]]] = {
     "ana": (["requester"], []),
+    "ida": (["requester"], []),
     "marta": (["reviewer"], ["support", "finance"]),
     "otto": (["operator", "requester"], []),
 }

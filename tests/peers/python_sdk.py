@@ -22,10 +22,11 @@ async def refused(call: Awaitable[Any]) -> int:
 
 
 async def drive(
-    ana: LangGraphClient, marta: LangGraphClient, restart: Callable[[], Awaitable[None]], *, refuses_twice: bool = True
+    ana: LangGraphClient, marta: LangGraphClient, restart: Callable[[], Awaitable[None]], *, ours: bool = True
 ) -> dict[str, Any]:
     """Create, wait, resume by scalar and map, resume twice, stream with reconnect, join after a restart, cancel, search,
-    history. Returns what a test looks at further."""
+    history. Returns what a test looks at further. On a server that is not `ours` a refusal is a failed run, and the numbers of
+    a stream are milliseconds."""
     [assistant] = await ana.assistants.search()
     assert assistant["graph_id"] == "placet"
     name = assistant["assistant_id"]
@@ -38,7 +39,7 @@ async def drive(
     assert [thread["thread_id"] for thread in await marta.threads.search(status="interrupted")] == [one]
     done = await marta.runs.wait(one, name, command={"resume": APPROVE})
     assert "__interrupt__" not in done
-    if refuses_twice:
+    if ours:
         assert await refused(marta.runs.wait(one, name, command={"resume": APPROVE})) == 409
         assert await refused(marta.runs.wait(one, name, command={"resume": {asked["id"]: APPROVE}})) == 409
     assert (await ana.threads.get(one))["status"] == "idle"
@@ -55,7 +56,7 @@ async def drive(
     [run] = await ana.runs.list(two)
     rest = [part async for part in ana.runs.join_stream(two, run["run_id"], last_event_id=before[-1].id)]
     numbers = [part.id for part in [*before, *rest] if part.id]
-    assert len(numbers) == len(set(numbers))
+    assert len(numbers) == len(set(numbers)) or not ours
 
     # Join after a restart
     three = (await ana.threads.create())["thread_id"]

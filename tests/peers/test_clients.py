@@ -1,8 +1,5 @@
 """The clients that LangGraph's people have, as they are published, against `python server.py` (L1, L2, L3)."""
 
-import asyncio
-import json
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ from langgraph_sdk import get_client, get_sync_client
 
 from placet.record.database import Database
 from tests.peers import python_sdk
-from tests.peers.javascript.install import NotThere, install
+from tests.peers.javascript import install as javascript
 from tests.peers.processes import server_process
 
 pytestmark = pytest.mark.timeout(300)
@@ -47,30 +44,13 @@ async def test_l3_a_waiting_client_outlives_its_server(
 
 async def test_l1_the_javascript_sdk(database: Database, database_url: str, owner_url: str, tmp_path: Path) -> None:
     """Its whole drive on Node, and a join after a restart."""
-    try:
-        folder = await asyncio.to_thread(install)
-    except NotThere as why:
-        pytest.skip(f"The JavaScript SDK was NOT tried: {why}")
-    script = folder / f"drive-{tmp_path.name}.mjs"
-    shutil.copy(Path(__file__).parent / "javascript" / "drive.mjs", script)
     async with server_process(database, database_url, owner_url, tmp_path) as server:
-
-        async def node(**more: Any) -> dict[str, Any]:
-            about = json.dumps({"url": server.url, **server.keys, **more})
-            process = await asyncio.create_subprocess_exec(
-                "node", str(script), about, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-            )
-            out, error = await asyncio.wait_for(process.communicate(), 120)
-            assert process.returncode == 0, error.decode()[-3000:]
-            said: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
-            return said
-
         try:
-            first = await node(phase="before")
-            await server.restart()
-            assert (await node(phase="after", kept=first["kept"]))["ok"]
-        finally:
-            script.unlink()
+            first = await javascript.drive(server.url, server.keys, phase="before")
+        except javascript.NotThere as why:
+            pytest.skip(f"The JavaScript SDK was NOT tried: {why}")
+        await server.restart()
+        assert (await javascript.drive(server.url, server.keys, phase="after", kept=first["kept"]))["ok"]
     assert await effects(database) == ["committed"]
 
 

@@ -16,7 +16,9 @@ from langgraph.pregel.remote import RemoteGraph
 from langgraph_sdk import get_client, get_sync_client
 
 from placet.record.database import Database
+from placet.record.turns import ENDED
 from tests.peers import python_sdk
+from tests.peers.javascript import install as javascript
 from tests.peers.langgraph_cli import NotThere, install
 from tests.peers.processes import ROOT, ServerProcess, furnished
 
@@ -68,6 +70,32 @@ async def dev_server(
                 await process.wait()
 
 
+BATCH = "Refund the failed orders of batch NOV-18"
+
+
+async def through_v1(server: ServerProcess) -> list[str]:
+    """A turn asked and decided through `/v1`: the statuses that it went through."""
+    seen = ["created"]
+    async with httpx.AsyncClient(base_url=server.url) as http:
+        assert (await http.get("/v1/approvals")).status_code == 401
+        ana, marta = ({"X-Api-Key": server.keys[who]} for who in ("ana", "marta"))
+        asked = (await http.post("/v1/turns", json={"message": BATCH}, headers=ana)).json()
+        turn = f"/v1/turns/{asked['turn_id']}"
+        async with asyncio.timeout(60), http.stream("GET", f"{turn}/events", headers=ana) as events:
+            async for _ in events.aiter_lines():
+                if (now := (await http.get(turn, headers=ana)).json()["turn"]["status"]) != seen[-1]:
+                    seen.append(now)
+                if now in ENDED:
+                    break
+                found = await http.get("/v1/approvals", params={"turn_id": asked["turn_id"]}, headers=marta)
+                for waits in found.json()["rows"]:
+                    decision = {"kind": "approve", "payload_hash": waits["payload_hash"]}
+                    decide = f"/v1/approvals/{waits['approval_id']}/decision"
+                    assert (await http.post(decide, json=decision, headers=ana)).status_code == 403
+                    assert (await http.post(decide, json=decision, headers=marta)).status_code == 200
+    return seen
+
+
 async def test_l2_langgraph_dev_keeps_the_rules(
     database: Database, database_url: str, owner_url: str, tmp_path: Path
 ) -> None:
@@ -81,7 +109,7 @@ async def test_l2_langgraph_dev_keeps_the_rules(
         with pytest.raises(httpx.HTTPStatusError) as nobody:
             await get_client(url=server.url, api_key="placet_nobody").threads.search()
         assert nobody.value.response.status_code == 401
-        driven = await python_sdk.drive(ana, marta, no_restart, refuses_twice=False)
+        driven = await python_sdk.drive(ana, marta, no_restart, ours=False)
         again: Any = await marta.runs.wait(
             driven["one"], "placet", command={"resume": {"kind": "approve"}}, raise_error=False
         )
@@ -92,6 +120,17 @@ async def test_l2_langgraph_dev_keeps_the_rules(
         )
         assert own["__error__"]["error"] == "NotAllowed"
 
+        otto = get_client(url=server.url, api_key=server.keys["otto"])  # an operator sees all
+        ida = get_client(url=server.url, api_key=server.keys["ida"])  # a requester sees nobody else's
+        assert (await otto.threads.get(driven["one"]))["thread_id"] == driven["one"]
+        assert await ida.threads.search() == []
+        assert await python_sdk.refused(ida.threads.get_state(driven["one"])) == 404
+        assert await python_sdk.refused(ida.threads.update(driven["one"], metadata={"placet_owner": "ida"})) == 404
+        assert await python_sdk.refused(ida.runs.create(driven["one"], "placet", input=python_sdk.BALANCE)) == 404
+        assert await python_sdk.refused(ida.store.search_items([])) == 403
+
+        assert (await through_v1(server))[-1] == "completed"  # by the worker in that process
+
         remote = RemoteGraph(
             "placet",
             client=get_client(url=server.url, api_key=server.keys["ana"]),
@@ -100,6 +139,20 @@ async def test_l2_langgraph_dev_keeps_the_rules(
         state = await remote.aget_state({"configurable": {"thread_id": driven["two"]}})
         assert set(state.next) == {"call"}
     async with database.read() as tx:
+        done = await tx.fetch_dicts("select status, count(*) as n from effects group by 1")
+        decided = await tx.fetch_dicts("select distinct user_id, kind from decisions")
+    assert done == [{"status": "committed", "n": 3}]  # NOV-17, and NOV-18 in its two currencies
+    assert decided == [{"user_id": "marta", "kind": "approve"}]
+
+
+async def test_l2_the_javascript_sdk_drives_langgraph_dev(
+    database: Database, database_url: str, owner_url: str, tmp_path: Path
+) -> None:
+    """The same script on Node: one refund goes out, a refused one does not."""
+    async with dev_server(database, database_url, owner_url, tmp_path) as server:
+        try:
+            assert (await javascript.drive(server.url, server.keys, ours=False))["ok"]
+        except javascript.NotThere as why:
+            pytest.skip(f"The JavaScript SDK was NOT tried: {why}")
+    async with database.read() as tx:
         assert await tx.fetch_dicts("select status from effects") == [{"status": "committed"}]
-        [decision] = await tx.fetch_dicts("select user_id, kind from decisions")
-    assert decision == {"user_id": "marta", "kind": "approve"}

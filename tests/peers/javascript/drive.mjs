@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { Client } from "@langchain/langgraph-sdk";
 
-const { url, ana: anaKey, marta: martaKey, phase, kept } = JSON.parse(process.argv[2]);
+const { url, ana: anaKey, marta: martaKey, phase, kept, ours = true } = JSON.parse(process.argv[2]);
 const ana = new Client({ apiUrl: url, apiKey: anaKey });
 const marta = new Client({ apiUrl: url, apiKey: martaKey });
 const say = (text) => ({ messages: [{ role: "user", content: text }] });
@@ -32,8 +32,10 @@ assert.equal(asked.value.action_request.action, "refund_payments");
 assert.deepEqual((await marta.threads.search({ status: "interrupted" })).map((t) => t.thread_id), [one]);
 const done = await marta.runs.wait(one, "placet", { command: { resume: { [asked.id]: [{ type: "accept", args: null }] } } });
 assert.equal(done.__interrupt__, undefined);
-assert.equal(await refused(marta.runs.wait(one, "placet", { command: { resume: { [asked.id]: APPROVE } } })), 409);
-assert.equal(await refused(marta.runs.wait(one, "placet", { command: { resume: APPROVE } })), 409);
+if (ours) { // elsewhere a refusal is a failed run
+  assert.equal(await refused(marta.runs.wait(one, "placet", { command: { resume: { [asked.id]: APPROVE } } })), 409);
+  assert.equal(await refused(marta.runs.wait(one, "placet", { command: { resume: APPROVE } })), 409);
+}
 assert.equal((await ana.threads.get(one)).status, "idle");
 assert.ok((await ana.threads.getHistory(one)).length > 3);
 
@@ -52,11 +54,11 @@ const rest = [];
 for await (const part of ana.runs.joinStream(two, created.run_id, { lastEventId: before.at(-1).id })) rest.push(part);
 const whole = [];
 for await (const part of ana.runs.joinStream(two, created.run_id, { lastEventId: "-1" })) whole.push(part);
-assert.deepEqual([...before, ...rest].map((p) => p.id), whole.map((p) => p.id));
+if (ours) assert.deepEqual([...before, ...rest].map((p) => p.id), whole.map((p) => p.id)); // elsewhere numbers are milliseconds
 const no = { decisions: [{ type: "reject", message: "Not today." }] };
 const waiting = (await marta.threads.getState(two)).tasks.flatMap((task) => task.interrupts);
 assert.ok(waiting.length >= 1);
-if (waiting.length > 1) {
+if (ours && waiting.length > 1) {
   assert.equal(await refused(marta.runs.wait(two, "placet", { command: { resume: no } })), 409); // which of them?
 }
 const resume = Object.fromEntries(waiting.map((interrupt) => [interrupt.id, no]));

@@ -1,9 +1,13 @@
 """The official JavaScript SDK from npm, installed once per machine into a temporary folder; no file of ours depends on it."""
 
+import asyncio
+import json
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 from filelock import FileLock
 
@@ -31,3 +35,21 @@ def install() -> Path:
                 raise NotThere(f"npm could not install {PACKAGE}: {str(error.stderr or error)[-300:]}") from None
             (folder / "done").touch()
     return folder
+
+
+async def drive(url: str, keys: dict[str, str], **more: Any) -> dict[str, Any]:
+    """What `drive.mjs` says in the end, run beside the installed SDK; raises `NotThere`."""
+    folder = await asyncio.to_thread(install)
+    script = folder / f"drive-{uuid4()}.mjs"
+    shutil.copy(Path(__file__).parent / "drive.mjs", script)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "node", str(script), json.dumps({"url": url, **keys, **more}),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, error = await asyncio.wait_for(process.communicate(), 120)
+    finally:
+        script.unlink()
+    assert process.returncode == 0, error.decode()[-3000:]
+    said: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
+    return said

@@ -7,8 +7,9 @@
         for asked in await placet.waiting():
             await placet.approve(asked)          # exactly what `asked` showed
 
-A refusal is `Refused`, with the server's code and sentence. A stream that breaks is opened again where it stopped. What
-changes something is never sent twice on a guess: deciding may be repeated by whoever wants to, asking may not.
+A refusal is `Refused`, with the server's code and sentence. A stream that breaks is opened again where it stopped. A
+request whose answer is lost is sent again under its key and stays one; all else that changes something is sent once, and
+may be repeated by whoever wants to: deciding, undoing and settling twice are once.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Literal, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 from httpx_sse import ServerSentEvent, aconnect_sse
@@ -27,6 +28,7 @@ Json = dict[str, Any]
 Until = Literal["now", "rest", "end"]
 RECONNECTS = 8  # in a row, without anything new, before a broken stream is given up
 LONGEST_WAIT = 5.0  # seconds between them
+ASKED_AGAIN = 3  # times, when the answer to a request is lost
 
 
 class Refused(Exception):
@@ -180,12 +182,23 @@ class Client:
 
     # Turns
 
-    async def ask(self, message: str, *, thread_id: UUID | None = None, supersede: bool = False) -> Turn:
-        """Store a request; a worker goes on with it. Raises `Refused` 409 while the thread waits for people."""
+    async def ask(
+        self, message: str, *, thread_id: UUID | None = None, supersede: bool = False, key: str | None = None
+    ) -> Turn:
+        """Store a request; a worker goes on with it. Raises `Refused` 409 while the thread waits for people.
+
+        It goes under an idempotency key, `key` or one of its own, and is sent again when its answer is lost.
+        """
         body: Json = {"message": message, "supersede": supersede}
         if thread_id is not None:
             body["thread_id"] = str(thread_id)
-        return _as(Turn, await self.send("POST", "/v1/turns", body))
+        headers = {"Idempotency-Key": key or str(uuid4())}
+        for tried in range(1, ASKED_AGAIN + 1):
+            try:
+                return _as(Turn, await self.send("POST", "/v1/turns", body, headers=headers))
+            except Unreachable:
+                await asyncio.sleep(min(0.1 * 2**tried, LONGEST_WAIT))
+        return _as(Turn, await self.send("POST", "/v1/turns", body, headers=headers))
 
     async def turn(self, turn_id: UUID) -> Turn:
         return _as(Turn, (await self.whole(turn_id))["turn"])
@@ -304,11 +317,16 @@ class Client:
             params["cursor"] = page["next"]
 
     async def send(
-        self, method: str, path: str, body: Json | None = None, params: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        params: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> Json:
         """One request as it is; raises `Refused` or `Unreachable`."""
         try:
-            answer = await self._http.request(method, path, json=body, params=params)
+            answer = await self._http.request(method, path, json=body, params=params, headers=headers)
         except httpx.TransportError as error:
             raise Unreachable(
                 f"{self._http.base_url} does not answer ({type(error).__name__}). Whether the request arrived is not known."

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response, status
+from fastapi import APIRouter, Header, Query, Response, status
 
 from graph import protocol
 from placet.api import shapes
@@ -11,11 +11,24 @@ from placet.api.auth import Anybody, Caller, Requester, RequesterOrOperator
 from placet.api.errors import answers
 from placet.api.opened import Open
 from placet.api.shapes import Cancelling, Cursor, Limit, NewTurn, Page, TurnView, TurnWhole, Word
-from placet.record import effects, items, pages, turns
+from placet.record import effects, items, pages, request_keys, turns
 from placet.record.database import Transaction
 from placet.record.turns import Status, Turn, UnknownTurn
+from placet.settings import Settings
 
 router = APIRouter(prefix="/v1/turns", tags=["turns"])
+
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Yours, one per request; a repetition after a lost answer is then no second request.",
+    ),
+]
 
 
 async def visible(tx: Transaction, caller: Caller, turn_id: UUID) -> Turn:
@@ -33,26 +46,36 @@ async def visible(tx: Transaction, caller: Caller, turn_id: UUID) -> Turn:
     summary="Ask for something",
     response_description="It is stored, and will be done; nothing more is needed for that.",
 )
-async def create(caller: Requester, services: Open, given: NewTurn, response: Response) -> TurnView:
+async def create(
+    caller: Requester, services: Open, given: NewTurn, response: Response, key: IdempotencyKey = None
+) -> TurnView:
     """Store a request and make its run due, in one transaction. Follow it at `/v1/turns/{turn_id}/events`.
 
-    409 while the thread's turn waits for people, with what it waits for, unless `supersede` says that this takes its
-    place; chat never decides an approval (T4).
+    Sent again with the same `Idempotency-Key`, it is the same turn, as it stands now; another request under that key is
+    409. 409 also while the thread's turn waits for people, with what it waits for, unless `supersede` says that this
+    takes its place; chat never decides an approval (T4).
     """
-    settings = services.settings
+    settings, asked = services.settings, given.model_dump(mode="json")
     async with services.database.transaction("create_turn") as tx:
-        if given.supersede and given.thread_id is not None:
-            await turns.supersede(tx, caller.user, given.thread_id, result=_told(protocol.superseded("")))
-        turn = await turns.create(
-            tx,
-            caller.user,
-            given.message,
-            max_steps=settings.max_steps,
-            max_chars=settings.max_message_chars,
-            thread_id=given.thread_id,
-        )
+        known = await request_keys.turn_of(tx, caller.user, key, asked) if key is not None else None
+        turn = await turns.get(tx, caller.tenant, known) if known else await _create(tx, caller, given, settings)
+        if key is not None and known is None:
+            await request_keys.keep(tx, caller.user, key, asked, turn.turn_id)
     response.headers["Location"] = f"/v1/turns/{turn.turn_id}"
     return shapes.turn(turn)
+
+
+async def _create(tx: Transaction, caller: Caller, given: NewTurn, settings: Settings) -> Turn:
+    if given.supersede and given.thread_id is not None:
+        await turns.supersede(tx, caller.user, given.thread_id, result=_told(protocol.superseded("")))
+    return await turns.create(
+        tx,
+        caller.user,
+        given.message,
+        max_steps=settings.max_steps,
+        max_chars=settings.max_message_chars,
+        thread_id=given.thread_id,
+    )
 
 
 @router.get("", responses=answers(), summary="What was asked for, the newest first")

@@ -244,7 +244,8 @@ class Client:
                 await source.response.aread()
                 _check(source.response)
             async for line in source.aiter_sse():
-                yield line
+                if line.data:  # httpx-sse makes an event without data of a heartbeat, under the number of the last one
+                    yield line
 
     # Approvals
 

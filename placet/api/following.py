@@ -124,10 +124,7 @@ class Timelines:
                 if followed.tenant is None:
                     followed.tenant, followed.floor = tenant, seq
                 else:
-                    fresh = await events.of_thread(tx, tenant, thread_id, after=followed.seq, limit=PAGE)
-                    followed.recent += [
-                        event for event in fresh if event.seq > followed.seq
-                    ]  # another look may be ahead
+                    followed.recent += await events.of_thread(tx, tenant, thread_id, after=followed.seq, limit=PAGE)
                     if len(followed.recent) > PAGE:
                         followed.floor = followed.recent[-PAGE - 1].seq
                         del followed.recent[:-PAGE]

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -154,3 +155,20 @@ async def test_l3_what_people_see_of_a_server_looks_as_it_does_beside_the_databa
         assert said.out
         assert "Error" not in said.err
     settings.cache_clear()
+
+
+async def test_v2_the_client_waits_through_heartbeats(served: Served) -> None:
+    """Signs of life are no events: who follows for long sees each event once."""
+    object.__setattr__(served.house.services.settings, "heartbeat", 0.05)
+    asked = await served.paused()
+    async with client_of(served, "ana") as ana:
+        following = ana.follow(UUID(asked["turn_id"]))
+        seen = [await anext(following)]
+        while seen[-1].type != "turn_paused":
+            seen.append(await anext(following))
+        waiting = asyncio.create_task(anext(following))
+        await asyncio.wait([waiting], timeout=0.5)  # ten of them
+        await served.decide(asked, {"kind": "reject", "reason": "no"})
+        await served.house.worker.run_until_idle()
+        seen += [await waiting, *[event async for event in following]]
+    assert [event.seq for event in seen] == list(range(1, len(seen) + 1))

@@ -23,7 +23,7 @@ async def following(
     client: httpx.AsyncClient, path: str, headers: dict[str, str] | None = None, **params: Any
 ) -> AsyncIterator[AsyncIterator[ServerSentEvent]]:
     async with aconnect_sse(client, "GET", path, params=params, headers=headers or {}) as source:
-        yield source.aiter_sse()
+        yield (event async for event in source.aiter_sse() if event.data)  # httpx-sse takes heartbeats for events
 
 
 async def collect(

@@ -17,8 +17,8 @@ from placet.record.digests import Keys
 from placet.record.start import load_digest_key, open_database
 from placet.rules import read_policy
 from placet.settings import Settings
-from tools import mail, payments, shop
-from tools.registry import Registry
+from placet.toolbox import registry_of
+from tools import shop
 
 MIGRATIONS = (shop.MIGRATIONS,)
 
@@ -33,9 +33,7 @@ async def open_house(settings: Settings, *, model: BaseChatModel | None = None) 
 def furnish(settings: Settings, database: Database, *, model: BaseChatModel | None = None) -> Services:
     """The services on an open database."""
     key_id, key = load_digest_key(settings)
-    registry = Registry(
-        [*shop.tools(shop.Shop(database, settings.tenant)), *mail.tools(settings), *payments.tools(settings)]
-    )
+    registry = registry_of(settings, database)
     return Services(
         settings=settings,
         database=database,

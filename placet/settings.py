@@ -33,6 +33,7 @@ class Settings(BaseSettings):
     database_wait: float = Field(default=60.0, ge=0)  # seconds to wait for a database that is down
     pool_size: int = Field(default=10, ge=2, le=200)  # connections of one process
     rules: Path | None = None  # another rules file than policies/rules.toml
+    tools: Annotated[tuple[str, ...], NoDecode] = ()  # your own, module:Class or module:function, separated by commas
 
     # Who acts
     tenant: str = Field(default="default", min_length=1, max_length=63)  # whose data this process serves
@@ -98,7 +99,7 @@ class Settings(BaseSettings):
     url: str | None = None  # of the server
     api_key: SecretStr | None = None  # made by `placet users key`
 
-    @field_validator("own_domains", mode="before")
+    @field_validator("own_domains", "tools", mode="before")
     @classmethod
     def _separated_by_commas(cls, value: object) -> object:
         return tuple(filter(None, (part.strip() for part in value.split(",")))) if isinstance(value, str) else value

@@ -103,15 +103,14 @@ async def _explain(name: str, given: dict[str, Any], *, as_json: bool) -> None:
 def _read(file: Path | None) -> "Policy":
     from placet.record.database import Database  # noqa: PLC0415
     from placet.rules import read_policy  # noqa: PLC0415
-    from tools import shop  # noqa: PLC0415
-    from tools.registry import Registry  # noqa: PLC0415
+    from placet.toolbox import registry_of  # noqa: PLC0415
 
     now = settings()
     if file is not None:
         now = now.model_copy(update={"rules": file})
 
     async def with_tools() -> "Policy":  # a pool wants a running loop; it is never opened
-        return read_policy(now, Registry(shop.tools(shop.Shop(Database(""), now.tenant))))
+        return read_policy(now, registry_of(now, Database("")))
 
     return run(with_tools())
 

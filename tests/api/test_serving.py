@@ -65,6 +65,14 @@ async def url_of(process: asyncio.subprocess.Process, said: list[str]) -> str:
     return found[1]
 
 
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def lives(pid: str) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
 async def a_key(database: Database) -> str:
     async with database.transaction() as tx:
         await people.ensure(tx, TENANT, "ana", name="Ana", roles=["requester"], duties=[])
@@ -99,6 +107,27 @@ async def test_l4_it_listens_on_this_machine_and_says_what_is_open(
                 async with asyncio.timeout(20):
                     assert await process.wait() == 0
     assert "Traceback" not in "".join(said)
+
+
+async def test_o4_workers_in_processes_of_their_own_end_with_the_server(
+    environment: dict[str, str], database: Database
+) -> None:
+    """`--workers 2`: two processes work on what is asked, and SIGTERM to the server drains them with it."""
+    async with started(environment, "--port", "0", "--workers", "2") as (process, said):
+        url = await url_of(process, said)
+        assert "2 worker processes" in "".join(said)
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+            client.headers["X-Api-Key"] = await a_key(database)
+            turn = (await client.post("/v1/turns", json={"message": "Hello"})).json()
+            async with client.stream("GET", f"/v1/turns/{turn['turn_id']}/events") as events:
+                told = "".join([text async for text in events.aiter_text()])
+            assert "event: turn_completed" in told
+        children = children_of(process.pid)
+        assert len(children) >= 2
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+    assert not any(map(lives, children))
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,10 @@ class Client:
     async def retry(self, turn_id: UUID) -> Turn:
         return _as(Turn, await self.send("POST", f"/v1/turns/{turn_id}/retry"))
 
+    async def migrate(self, turn_id: UUID) -> Turn:
+        """Bring orphaned calls to the tools as they are now; for operators."""
+        return _as(Turn, await self.send("POST", f"/v1/turns/{turn_id}/migrate"))
+
     async def follow(self, turn_id: UUID, *, after: int = 0, until: Until = "end") -> AsyncIterator[Event]:
         """The turn's events behind number `after`, as they come; a line that breaks is opened again there."""
         tries = 0

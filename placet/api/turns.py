@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Query, Response, status
 
 from graph import protocol
 from placet.api import shapes
-from placet.api.auth import Anybody, Caller, Requester, RequesterOrOperator
+from placet.api.auth import Anybody, Caller, Operator, Requester, RequesterOrOperator
 from placet.api.errors import answers
 from placet.api.opened import Open
 from placet.api.shapes import Cancelling, Cursor, Limit, NewTurn, Page, TurnView, TurnWhole, Word
@@ -139,6 +139,18 @@ async def retry(caller: RequesterOrOperator, services: Open, turn_id: UUID) -> T
     async with services.database.transaction("retry") as tx:
         await visible(tx, caller, turn_id)
         return shapes.turn(await turns.retry(tx, caller.user, turn_id))
+
+
+@router.post(
+    "/{turn_id}/migrate",
+    status_code=status.HTTP_202_ACCEPTED,
+    responses=answers(404, 409),
+    summary="Bring orphaned calls to the tools as they are now",
+)
+async def migrate(caller: Operator, services: Open, turn_id: UUID) -> TurnView:
+    """What can be asked is asked again (G8). 409 when the turn has no orphaned call."""
+    async with services.database.transaction("migrate") as tx:
+        return shapes.turn(await turns.migrate(tx, caller.user, turn_id))
 
 
 def _told(result: protocol.Result) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """What the rules say of one call now, and why: the facts come from the real system, nothing is executed."""
-    tool, given = _call(call, arguments)
+    tool, given = read_call(call, arguments)
     run(_explain(tool, given, as_json=as_json))
 
 
@@ -75,27 +75,33 @@ async def _explain(name: str, given: dict[str, Any], *, as_json: bool) -> None:
         facts = assessed.facts
         unknown = CannotTell("the facts could not be had")
         explained = await services.policy.explain(name, arguments, facts if facts is not None else unknown)
+    shown = {"tool": name, "arguments": given, "facts": assessed.facts_json, **explained.as_json()}
+    show_explained(shown, as_json=as_json)
+
+
+def show_explained(said: dict[str, Any], *, as_json: bool) -> None:
+    """What the rules say of a call, as `/v1/policy/explain` says it."""
     if as_json:
-        output.show_json({"tool": name, "arguments": given, "facts": assessed.facts_json, **explained.as_json()})
+        output.show_json(said)
         return
-    verdict = explained.verdict
-    style = {"auto": "bold green", "ask": "bold yellow", "deny": "bold red"}[verdict.kind]
-    words = {"auto": "runs by itself", "ask": f"asks {verdict.duty}", "deny": "is denied"}[verdict.kind]
-    why = text.visible(f": {verdict.reason} ({verdict.rule})")
+    verdict, name = said["verdict"], said["tool"]
+    style = {"auto": "bold green", "ask": "bold yellow", "deny": "bold red"}[verdict["kind"]]
+    words = {"auto": "runs by itself", "ask": f"asks {verdict['duty']}", "deny": "is denied"}[verdict["kind"]]
+    why = text.visible(f": {verdict['reason']} ({verdict['rule']})")
     output.say(Text(f"{text.visible(name)} {words}", style=style).append(why, "not bold default"))
-    if verdict.policy_error:
-        output.say(f"Policy error: {verdict.policy_error}", "red")
-    known = preview.facts(assessed.facts_json)
+    if verdict["policy_error"]:
+        output.say(f"Policy error: {verdict['policy_error']}", "red")
+    known = preview.facts(said["facts"])
     output.say(Text("The facts: ", style="bold").append(text.visible(known) or "none", style="not bold"))
     table = output.table("rule", "part", "said", "condition", "saw")
-    for look in explained.looks:
-        saw = ", ".join(f"{key} = {json.dumps(value)}" for key, value in look.looked_at.items())
+    for look in said["looks"]:
+        saw = ", ".join(f"{key} = {json.dumps(value)}" for key, value in look["looked_at"].items())
         table.add_row(
-            output.cell(look.rule, "cyan"),
-            look.part,
-            Text(look.outcome, style={"true": "green", "false": "dim", "error": "red"}[look.outcome]),
-            output.cell(" ".join(look.condition.split())),
-            output.cell(look.problem or (saw if len(saw) <= 200 else saw[:200] + "…"), "dim"),
+            output.cell(look["rule"], "cyan"),
+            look["part"],
+            Text(look["outcome"], style={"true": "green", "false": "dim", "error": "red"}[look["outcome"]]),
+            output.cell(" ".join(look["condition"].split())),
+            output.cell(look["problem"] or (saw if len(saw) <= 200 else saw[:200] + "…"), "dim"),
         )
     output.show_table(table)
 
@@ -115,7 +121,7 @@ def _read(file: Path | None) -> "Policy":
     return run(with_tools())
 
 
-def _call(call: str, arguments: str | None) -> tuple[str, dict[str, Any]]:
+def read_call(call: str, arguments: str | None) -> tuple[str, dict[str, Any]]:
     """`refund_payments '{…}'`, or one object with `tool` and `arguments`."""
     try:
         if arguments is not None or not call.lstrip().startswith("{"):

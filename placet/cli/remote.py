@@ -18,7 +18,7 @@ import typer
 from pydantic import TypeAdapter
 from rich.text import Text
 
-from placet.cli import decisions, output, preview, text, timeline, turns
+from placet.cli import decisions, output, policy, preview, text, timeline, turns
 from placet.cli.opening import SHORTEST, AmbiguousId, NotAnId, run
 from placet.record import canonical
 from placet.record.approvals import Approval, Revision
@@ -61,10 +61,12 @@ def attach(app: typer.Typer) -> None:
         "turn show": _turn_show,
         "turn cancel": _turn_cancel,
         "turn retry": _turn_retry,
+        "turn migrate": _turn_migrate,
         "effects list": _effect_list,
         "effects show": _effect_show,
         "effects resolve": _effect_resolve,
         "effects undo": _effect_undo,
+        "policy explain": _policy_explain,
     }
     groups = {"": app, **{f"{group.name} ": group.typer_instance for group in app.registered_groups}}
     for prefix, group in groups.items():
@@ -327,6 +329,12 @@ async def _turn_retry(client: "Client", turn: str, as_json: bool) -> None:
     _tell("turn", said, f"Turn {output.short(turn_id)} is due again.", as_json=as_json)
 
 
+async def _turn_migrate(client: "Client", turn: str, as_json: bool) -> None:
+    turn_id = await _find(client, "turn", turn)
+    said = await client.send("POST", f"/v1/turns/{turn_id}/migrate")
+    _tell("turn", said, f"Turn {output.short(turn_id)} is brought to the tools as they are now.", as_json=as_json)
+
+
 async def _effect_list(client: "Client", status: str | None, turn: str | None, limit: int, as_json: bool) -> None:
     turn_id = await _find(client, "turn", turn) if turn else None
     found = [row async for row in client.rows(PATHS["effect"], limit, {"status": status, "turn_id": turn_id})]
@@ -367,6 +375,11 @@ async def _effect_undo(client: "Client", effect: str, as_json: bool) -> None:
     said = await client.send("POST", f"/v1/effects/{await _find(client, 'effect', effect)}/undo")
     summary = (said["receipt"] or said["error"] or {}).get("summary", said["status"])
     _tell("effect", said, f"The undo is {said['status']}: {summary}", as_json=as_json)
+
+
+async def _policy_explain(client: "Client", call: str, arguments: str | None, as_json: bool) -> None:
+    tool, given = policy.read_call(call, arguments)
+    policy.show_explained(await client.explain(tool, given), as_json=as_json)
 
 
 def _tell(name: str, said: Json, sentence: str, *, as_json: bool) -> None:

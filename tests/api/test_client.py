@@ -121,6 +121,8 @@ async def test_l3_the_command_line_works_against_a_server(
     _, events = await placet("ana", "events", turn_id[:8])
     _, [whole] = await placet("ana", "turn", "show", turn_id[:8])
     _, [sent] = await placet("ana", "effects", "list")
+    _, [explained] = await placet("marta", "policy", "explain", "pay", '{"to": "rosa", "minor": 100}')
+    not_orphaned, [as_it_is] = await placet("olga", "turn", "migrate", turn_id[:8])
 
     assert (own, refused["error"]["code"]) == (3, "not_allowed")
     assert (other, not_me["error"]["code"]) == (3, "somebody_else")
@@ -129,6 +131,8 @@ async def test_l3_the_command_line_works_against_a_server(
     assert events[-1]["type"] == "turn_completed"
     assert whole["turn"]["status"] == "completed"
     assert sent["effects"][0]["status"] == "committed"
+    assert (explained["tool"], explained["verdict"]["kind"]) == ("pay", "ask")
+    assert (not_orphaned, as_it_is["error"]["code"]) == (3, "conflict")
     assert len(world.done("pay")) == 1
 
 
@@ -148,6 +152,7 @@ async def test_l3_what_people_see_of_a_server_looks_as_it_does_beside_the_databa
         ["events", asked["turn_id"]],
         ["approve", asked["approval_id"][:8], "--yes"],
         ["effects", "list"],
+        ["policy", "explain", "pay", '{"to": "rosa", "minor": 100}'],
     ):
         code = await asyncio.to_thread(cli.call, arguments)
         said = capfd.readouterr()

@@ -26,6 +26,7 @@ TABLE: dict[str, tuple[int, ...]] = {
     "GET /v1/turns/{turn_id}": (401, 404, 200, 200, 200, 200, 404),
     "GET /v1/turns/{turn_id}/events": (401, 404, 200, 200, 200, 200, 404),
     "GET /v1/threads/{thread_id}/events": (401, 404, 200, 200, 200, 200, 404),
+    "POST /v1/turns/{turn_id}/migrate": (401, 403, 403, 403, 409, 403, 404),  # 409: nothing of it is orphaned
     "POST /v1/turns/{turn_id}/retry": (401, 404, 409, 403, 409, 403, 404),  # 409: it did not fail
     "GET /v1/approvals": (401, 200, 200, 200, 200, 200, 200),
     "GET /v1/approvals/{approval_id}": (401, 404, 200, 200, 200, 200, 404),

@@ -44,6 +44,9 @@ async def execute(services: Services, state: CallState, config: RunnableConfig) 
         effect = await effects.of_item(tx, owned.tenant_id, item_id)
     if item.result is not None:
         return {"next": "end"}
+    is_first_look = asked is not None and state.get("checked") != owned.epoch
+    if is_first_look and (effect is None or effect.status == "absent"):
+        return {"next": "approval"}  # another run checked it, who knows when: the world may have moved since (A7)
     if item.mode == "safe_readonly":
         return {"next": await _read(services, owned, item, asked)}
     if effect is None or effect.status == "absent":

@@ -47,6 +47,7 @@ class CallState(TypedDict):
     call: Call
     next: Step
     problem: str | None  # why the last answer to the interrupt could not be used
+    checked: NotRequired[int]  # the epoch under which it was checked that the approved call may still execute (A7)
 
 
 class Nothing(TypedDict):

@@ -276,7 +276,8 @@ async def settle(
                exists (select 1 from effects e where e.turn_id = u.turn_id and e.status = 'unknown') as unknown,
                exists (select 1 from effects e where e.turn_id = u.turn_id and e.status in ('dispatched', 'unknown')) as open,
                exists (select 1 from approvals a where a.turn_id = u.turn_id and a.status = 'pending')
-               or exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned') as pending
+               or exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned') as pending,
+               exists (select 1 from runs r where r.turn_id = u.turn_id and r.status = 'due') as due
           from turns u where u.turn_id = %(turn)s for no key update
         """,
         {"turn": owned.turn_id},
@@ -285,7 +286,8 @@ async def settle(
         raise UnknownTurn(f"There is no turn {owned.turn_id}.")
     status: Status = now.status
     if now.status not in ENDED:
-        if ending is None and not now.pending and not now.unknown and owned.because == "parked":
+        waits = now.pending or now.unknown or now.due  # due: somebody decided while this run was ending
+        if ending is None and not waits and owned.because == "parked":
             ending, error = "failed", _STUCK
         status = ending or ("awaiting_reconciliation" if now.unknown else "awaiting_approval")
         await tx.execute(
@@ -308,7 +310,7 @@ async def settle(
             if now.open:
                 await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="closing")
         await _tell(tx, owned, status, output_text, error)
-        if ending is None and not now.pending and not now.unknown:
+        if ending is None and not waits:
             await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="parked")
     await runs.release(tx, owned, outcome=status)
     return status
@@ -379,6 +381,7 @@ class _Now:
     unknown: bool
     open: bool
     pending: bool
+    due: bool
 
 
 _STUCK = {

@@ -308,12 +308,15 @@ async def confirm_absent(tx: Transaction, owned: Owned, effect: Effect, *, evide
 
 
 async def add_evidence(tx: Transaction, owned: Owned, effect: Effect, *, said: str) -> None:
-    """Keep what observing said, and when, for the people who must decide (E6). The caller fenced."""
+    """Keep what observing said, and when, for the people who must decide (E6). The caller fenced.
+
+    Once it is settled, what settled it stays the last word: somebody may have been faster than this look.
+    """
     await tx.execute(
         """
         update effects
            set evidence = evidence || jsonb_build_object('at', clock(), 'said', %(said)s::text, 'epoch', %(epoch)s::bigint)
-         where operation_id = %(operation)s
+         where operation_id = %(operation)s and status in ('dispatched', 'unknown')
         """,
         {"said": said, "operation": effect.operation_id, "epoch": owned.epoch},
     )

@@ -211,7 +211,7 @@ def as_receipt(answer: object, effect: Effect) -> dict[str, Any]:
     """The receipt as it is stored. What cannot be stored as it is never makes the call run again (E3)."""
     try:
         receipt = Receipt.model_validate(answer).model_dump(mode="json")
-        canonical.check_plain(receipt)
+        canonical.check_plain({"receipt": receipt})  # as the audit chain holds it: one level deeper
     except Exception as problem:  # noqa: BLE001  # it happened; the receipt must be committed, readable or not
         return Receipt(
             external_id=str(effect.operation_id),

@@ -273,8 +273,10 @@ async def settle(
         _Now,
         """
         select u.status,
-               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status = 'unknown') as unknown,
-               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status in ('dispatched', 'unknown')) as open,
+               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status = 'unknown'
+                                                 and e.undoes is null) as unknown,
+               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status in ('dispatched', 'unknown')
+                                                 and e.undoes is null) as open,
                exists (select 1 from approvals a where a.turn_id = u.turn_id and a.status = 'pending')
                or exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned') as pending,
                exists (select 1 from runs r where r.turn_id = u.turn_id and r.status = 'due') as due

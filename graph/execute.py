@@ -7,6 +7,7 @@ no effect row.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ import stamina
 from langchain_core.runnables import RunnableConfig
 
 from graph import protocol
+from graph.asking import InvalidArguments, check_read_back
 from graph.plain import clean
 from graph.said import said
 from graph.services import Services, owned_by
@@ -31,6 +33,8 @@ from tools.contract import Arguments, NothingSent, Receipt, Refused, Transaction
 from tools.registry import AnyTool
 
 TOO_OLD = "It did not happen, and its idempotency key is too old to send it again; propose it anew."
+FIRST_WAIT = 1.0  # seconds before an operation that never left is sent again, at most; then twice as long
+pause = asyncio.sleep
 MAX_DISPATCHES = 3  # of one operation that never left; then the call fails and says so
 
 
@@ -60,13 +64,17 @@ async def _send(
     """Once, or again when it is confirmed that the same operation did not happen, while its key is recognised (E5)."""
     tool = services.registry[item.tool]
     if effect is not None and tool.idempotency_window is not None and effect.age >= tool.idempotency_window:
-        return await _too_old(services, owned, item)
+        return await _unsent(services, owned, item, "window_closed", TOO_OLD)
     if asked is not None:
         asked.verify(services.keys)
         raw = canonical.canonical(asked.content["arguments"])
     else:
         assert item.arguments is not None
         raw = item.arguments
+    try:
+        check_read_back(tool, raw)
+    except InvalidArguments as changed:  # frozen under another version of the tool; nothing has been sent
+        return await _unsent(services, owned, item, "tool_changed", str(changed))
     try:
         async with services.database.transaction("dispatch") as tx:
             sent = await effects.dispatch(
@@ -82,13 +90,22 @@ async def _send(
         now = await effects.get(tx, owned.tenant_id, sent.effect.operation_id)
     if after.result is not None:
         return {"next": "end"}
-    return {"next": "approval" if now.status == "absent" else "reconcile"}
+    if now.status != "absent":
+        return {"next": "reconcile"}
+    await pause(backoff(now))
+    return {"next": "approval"}
 
 
-async def _too_old(services: Services, owned: Owned, item: Item) -> dict[str, Any]:
-    async with services.database.transaction("too_old") as tx:
+def backoff(effect: Effect) -> float:
+    """Seconds to wait before an operation is sent again without anybody being asked, with jitter (E8)."""
+    longest: float = FIRST_WAIT * 2 ** (effect.attempts - 1)
+    return random.uniform(longest / 2, longest)  # noqa: S311  # nothing to guess here
+
+
+async def _unsent(services: Services, owned: Owned, item: Item, code: str, message: str) -> dict[str, Any]:
+    async with services.database.transaction("unsent") as tx:
         await runs.fence(tx, owned)
-        await items.finish(tx, item.item_id, "failed", protocol.failed("window_closed", TOO_OLD, retryable=False))
+        await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
     return {"next": "end"}
 
 
@@ -102,6 +119,7 @@ async def send_rest(
     tool = services.registry[effect.tool]
     if tool.idempotency_window is None or effect.age >= tool.idempotency_window or effect.attempts >= MAX_DISPATCHES:
         return False
+    await pause(backoff(effect))
     try:
         async with services.database.transaction("dispatch_rest") as tx:
             again = await effects.dispatch_rest(tx, owned, effect, evidence=evidence)

@@ -300,6 +300,16 @@ async def lose(tx: Transaction, owned: Owned, effect: Effect, *, code: str, mess
     return lost
 
 
+async def lose_open(tx: Transaction, owned: Owned) -> None:
+    """A turn has ended and no run of it goes on: what is still dispatched is unknown, so that people see it (E6)."""
+    for effect in await tx.fetch_all(
+        Effect,
+        _EFFECT + "where turn_id = %(turn)s and status = 'dispatched' and undoes is null",
+        {"turn": owned.turn_id},
+    ):
+        await lose(tx, owned, effect, code="interrupted", message="Its turn ended before its answer.")
+
+
 async def confirm_absent(tx: Transaction, owned: Owned, effect: Effect, *, evidence: str) -> bool:
     """The system confirms that it did not happen (E5): it may be sent again, under the same operation id."""
     return await _settle(

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from psycopg.types.json import Jsonb
 
-from placet.record import audit, canonical, events, people, runs, threads
+from placet.record import audit, canonical, effects, events, people, runs, threads
 from placet.record.closing import close_calls
 from placet.record.database import Transaction
 from placet.record.errors import Conflict, InvalidInput, NotAllowed, NotFound
@@ -264,7 +264,8 @@ async def settle(
     """End the run: the turn waits, or has ended, and the thread is free, in one transaction.
 
     `ending` is what the graph reached; None when it paused. What it waits for is read from the rows: an effect that
-    people must settle stands before an approval (section 3 of the promises). A turn that was cancelled stays cancelled.
+    people must settle stands before an approval (section 3 of the promises). A turn that was cancelled stays cancelled;
+    what its closing run could not look up becomes a task for people (E6).
     `leftover` is the result of calls that have none when the turn breaks off (G5): nobody is asked about them any more,
     and a closing run looks after what was sent.
     """
@@ -314,6 +315,8 @@ async def settle(
         await _tell(tx, owned, status, output_text, error)
         if ending is None and not waits:
             await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="parked")
+    elif now.open:
+        await effects.lose_open(tx, owned)
     await runs.release(tx, owned, outcome=status)
     return status
 

@@ -167,7 +167,7 @@ async def _run(
 
     if begun and not before.next and _is_reopened(owned, before.values["ending"]):
         await graph.aupdate_state(config, {"ending": None, "error": None}, as_node="call")  # plan is next
-    await _go(graph, config, resume if begun else first_state(turn), sink)
+    await _go(graph, config, resume if begun else first_state(turn, said=_again(owned, before)), sink)
     await services.settled(owned)
     after = await graph.aget_state(config)
     if _leads_nowhere(after) and not await _orphaned(services, owned):
@@ -187,6 +187,13 @@ async def _run(
             output_text=str(after.values["messages"][-1].text) if ending == "completed" else None,
             error=after.values.get("error"),
         )
+
+
+def _again(owned: Owned, before: StateSnapshot) -> str:
+    """A turn is tried again after another one of its thread: its message stands behind that one's, or the model would
+    take it for answered."""
+    known = {message.id for message in before.values.get("messages", [])}
+    return f":{owned.run_id}" if f"user:{owned.turn_id}" in known else ""
 
 
 async def _go(graph: Graph, config: RunnableConfig, given: Any, sink: Sink | None) -> None:

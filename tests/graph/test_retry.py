@@ -145,6 +145,12 @@ async def test_t4_a_retry_waits_for_the_turn_that_has_started(database: Database
     await house.approve((await house.pending(second))[0])
     assert (await house.go_on(second)).status == "completed"
     assert (await house.turn(first.turn_id)).output_text == "Hello."
+    assert [str(message.content) for message in house.model.shown[-1] if message.type == "human"] == [
+        "Hello?",
+        "Pay.",
+        "Hello?",
+    ]
+    assert house.model.shown[-1][-1].type == "human"
 
 
 @pytest.mark.parametrize(

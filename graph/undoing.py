@@ -32,6 +32,12 @@ class UndoUnanswered(Conflict):
     code = "undo_unanswered"
 
 
+class UndoRefused(Conflict):
+    """The system said no to the undo, or people gave it up: what was done stays done."""
+
+    code = "undo_refused"
+
+
 async def undo(services: Services, effect: Effect, who: people.User) -> Effect:
     """Take `effect` back; returns the undo: committed with its receipt, refused with an error, or given up by people.
 

@@ -317,18 +317,19 @@ async def confirm_absent(tx: Transaction, owned: Owned, effect: Effect, *, evide
     )
 
 
-async def add_evidence(tx: Transaction, owned: Owned, effect: Effect, *, said: str) -> None:
+async def add_evidence(tx: Transaction, owned: Owned, effect: Effect, *, said: str, found: bool = False) -> None:
     """Keep what observing said, and when, for the people who must decide (E6). The caller fenced.
 
-    Once it is settled, what settled it stays the last word: somebody may have been faster than this look.
+    Once it is settled, what settled it stays the last word, since somebody may have been faster than this look; unless
+    the look found it (`found`), which must not be lost.
     """
     await tx.execute(
         """
         update effects
            set evidence = evidence || jsonb_build_object('at', clock(), 'said', %(said)s::text, 'epoch', %(epoch)s::bigint)
-         where operation_id = %(operation)s and status in ('dispatched', 'unknown')
+         where operation_id = %(operation)s and (status in ('dispatched', 'unknown') or %(found)s)
         """,
-        {"said": said, "operation": effect.operation_id, "epoch": owned.epoch},
+        {"found": found, "said": said, "operation": effect.operation_id, "epoch": owned.epoch},
     )
 
 

@@ -11,7 +11,7 @@ from graph.models import ModelUnavailable
 from placet.record import by_hand, crashpoints, people, runs, turns
 from placet.record.database import Database
 from placet.record.errors import Conflict, NotAllowed
-from tests.outside import World, raises
+from tests.outside import World, happens_then, raises
 from tests.scripted import Said, calls
 from tests.steps import TENANT, House, outside_house
 
@@ -237,3 +237,32 @@ async def test_t2_an_effect_is_settled_before_the_retry_is_claimed(database: Dat
     async with house.database.transaction() as tx:
         await runs.make_due(tx, TENANT, turn.thread_id, turn.turn_id, because="resolved:something")
     assert (await house.go_on(turn)).output_text == "Hello."
+
+
+async def test_e4_a_person_says_absent_while_a_run_finds_it(database: Database, world: World) -> None:
+    """Both cannot be true: nothing is sent on the person's word, the call is unknown to the model, the evidence is kept."""
+    world.silent = True
+    world.next("pay", happens_then(ConnectionError("reset")))
+    house = await outside_house(database, world, calls(PAY), "Nobody knows.")
+    turn = await house.run()
+    await house.approve((await house.pending(turn))[0])
+    await house.go_on(turn)
+    [effect] = await house.effects(turn)
+    otto = await operator(house)
+    world.silent = False
+
+    async def say_absent() -> None:
+        async with house.database.transaction() as tx:
+            await by_hand.resolve(tx, otto, effect, to="absent", reason="I saw nothing.")
+
+    crashpoints.arm("observed:begin", say_absent)
+    async with house.database.transaction() as tx:
+        await runs.make_due(tx, TENANT, turn.thread_id, turn.turn_id, because="look again")
+    assert (await house.go_on(turn)).status == "completed"
+    assert len(world.arrivals("pay")) == 1
+    assert house.model.results()[0]["unknown"] is True
+    [after] = await house.effects(turn)
+    assert [line["said"] for line in after.evidence][-2:] == [
+        "absent, says otto: I saw nothing.",
+        "committed: it is in the book",
+    ]

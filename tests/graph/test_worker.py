@@ -14,7 +14,7 @@ from placet.worker import Worker
 from tests.conftest import Clock
 from tests.outside import World, happens_after, happens_then
 from tests.scripted import calls
-from tests.steps import TENANT, House, outside_house
+from tests.steps import TENANT, House, outside_house, settings_for_tests
 
 PAY = ("pay", {"to": "bo", "minor": 700})
 
@@ -245,3 +245,9 @@ async def test_a4_a_decision_arrives_as_a_recovered_run_ends(database: Database,
         await runs.make_due(tx, TENANT, turn.thread_id, turn.turn_id, because="parked")
     assert (await house.go_on(turn)).status == "completed"
     assert len(world.arrivals()) == 1
+
+
+def test_o3_by_default_a_dead_workers_run_is_taken_up_within_15_seconds() -> None:
+    """It may have renewed its lease as it died, and the others may just have looked: a lease and a poll."""
+    settings = settings_for_tests()
+    assert settings.lease.total_seconds() + settings.poll <= 15

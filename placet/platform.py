@@ -25,6 +25,7 @@ from placet.emit import encode
 from placet.house import open_house
 from placet.record import credentials, people, runs, turns
 from placet.record.checkpointer import FencedSaver
+from placet.record.database import AWAY
 from placet.record.errors import NotAllowed, PlacetError
 from placet.record.people import User
 from placet.settings import Settings
@@ -107,10 +108,12 @@ async def _drive(house: Services, thread_id: UUID, sink: "_Queue") -> None:
 
 
 async def _keep(house: Services, owned: runs.Owned) -> None:
+    """Renew the lease until the run is over, or another one owns the thread; a database that is away is asked again."""
     while True:
         await asyncio.sleep(house.settings.lease.total_seconds() / 3)
-        async with house.database.transaction("renew") as tx:
-            await runs.renew(tx, owned, lease=house.settings.lease)
+        with suppress(*AWAY):
+            async with house.database.transaction("renew") as tx:
+                await runs.renew(tx, owned, lease=house.settings.lease)
 
 
 class _Queue:

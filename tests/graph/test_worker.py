@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
+from placet import platform
 from placet.record import by_hand, crashpoints, people, runs
 from placet.record.database import Database
 from placet.worker import Worker
@@ -251,3 +253,20 @@ def test_o3_by_default_a_dead_workers_run_is_taken_up_within_15_seconds() -> Non
     """It may have renewed its lease as it died, and the others may just have looked: a lease and a poll."""
     settings = settings_for_tests()
     assert settings.lease.total_seconds() + settings.poll <= 15
+
+
+async def test_o1_a_lost_connection_does_not_end_the_keeping_of_a_lease(database: Database, world: World) -> None:
+    """Where LangGraph's own server runs the graph: one renewal fails, the next one keeps the thread."""
+    house = await outside_house(database, world, "Hello.", lease=timedelta(seconds=0.6))
+    await house.ask()
+    owned = await house.worker.claim()
+    assert owned is not None
+
+    async def lost() -> None:
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    crashpoints.arm("renew:begin", lost)
+    keeper = asyncio.create_task(platform._keep(house.services, owned))
+    await asyncio.sleep(1.0)
+    assert await house.elsewhere().worker.claim() is None
+    keeper.cancel()

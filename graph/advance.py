@@ -15,6 +15,7 @@ from langgraph.types import Command, StateSnapshot, StreamMode
 
 from graph import Graph, protocol
 from graph.orphans import orphan
+from graph.plan import was_sent
 from graph.said import said
 from graph.services import Services
 from graph.state import Ending, first_state
@@ -125,6 +126,9 @@ async def _advance(
         async with services.database.transaction("refuse") as tx:
             status = await turns.refuse(tx, owned, error.as_json())
     except AWAY:
+        await services.settled(
+            owned
+        )  # a sibling's call may be out: the thread is kept until its receipt is stored (E3)
         raise
     except Exception as error:
         if runs.is_stale(error):
@@ -163,14 +167,18 @@ async def _run(
 
     if begun and not before.next and _is_reopened(owned, before.values["ending"]):
         await graph.aupdate_state(config, {"ending": None, "error": None}, as_node="call")  # plan is next
-    await _go(graph, config, resume if begun else first_state(turn), sink)
+    await _go(graph, config, resume if begun else first_state(turn, said=_again(owned, before)), sink)
     await services.settled(owned)
     after = await graph.aget_state(config)
+    if _leads_nowhere(after) and not await _orphaned(services, owned):
+        await graph.aupdate_state(
+            config, {"ending": None}, as_node="call"
+        )  # plan is next, and leads back what was sent
+        await _go(graph, config, None, sink)
+        after = await graph.aget_state(config)
     if sink is not None:
         await sink.end(after)
     ending = after.values["ending"] if not after.next else None
-    if not after.next and ending is None:
-        await _orphaned(services, owned)
     async with services.database.transaction("settle") as tx:
         return await turns.settle(
             tx,
@@ -179,6 +187,13 @@ async def _run(
             output_text=str(after.values["messages"][-1].text) if ending == "completed" else None,
             error=after.values.get("error"),
         )
+
+
+def _again(owned: Owned, before: StateSnapshot) -> str:
+    """A turn is tried again after another one of its thread: its message stands behind that one's, or the model would
+    take it for answered."""
+    known = {message.id for message in before.values.get("messages", [])}
+    return f":{owned.run_id}" if f"user:{owned.turn_id}" in known else ""
 
 
 async def _go(graph: Graph, config: RunnableConfig, given: Any, sink: Sink | None) -> None:
@@ -197,18 +212,26 @@ def _is_reopened(owned: Owned, ending: Ending | None) -> bool:
     """A person retries a failed turn, or has seen to a call that this graph does not lead to."""
     if ending is None:
         return owned.because == "migrate" or owned.because.startswith("resolved:")
-    return (owned.because, ending) == ("retry", "failed")
+    return owned.because == "retry" and ending in ("failed", "cancelled")  # cancelled: its closing run was over before
 
 
-async def _orphaned(services: Services, owned: Owned) -> None:
+def _leads_nowhere(state: StateSnapshot) -> bool:
     """The graph has no node for what comes next, and no end was reached: another graph wrote this checkpoint (G8)."""
+    return not state.next and state.values["ending"] is None
+
+
+async def _orphaned(services: Services, owned: Owned) -> bool:
+    """Orphan the calls to which nothing leads. False when one of them was sent: that is looked up first (E5, T3)."""
     async with services.database.read() as tx:
         turn = await turns.get(tx, owned.tenant_id, owned.turn_id)
         left = [item for item in await items.of_turn(tx, owned.tenant_id, owned.turn_id) if item.result is None]
+    if any(was_sent(item) for item in left):
+        return False
     if turn.status in turns.ENDED:
-        return
+        return True
     if not left:
         raise NothingLeads(
             "The checkpoint waits at a step that this graph does not have; run the version that wrote it."
         )
     await orphan(services, owned, left)
+    return True

@@ -77,7 +77,7 @@ async def _before_execution(services: Services, owned: Owned, item: Item, asked:
     found = await recheck.recheck(services, item, asked)
     match found:
         case recheck.Good():
-            return {"next": "execute", "problem": None}
+            return {"next": "execute", "problem": None, "checked": owned.epoch}
         case recheck.Again():
             await _ask_again(services, owned, item, asked, found)
             return {"next": "approval", "problem": None}

@@ -52,7 +52,8 @@ def validate(tool: AnyTool, proposed: Mapping[str, Any]) -> tuple[Arguments, byt
     """
     try:
         arguments = tool.Arguments.model_validate_json(canonical.canonical(dict(proposed)))
-        return arguments, canonical.canonical(arguments.model_dump(mode="json"))
+        raw = canonical.canonical(arguments.model_dump(mode="json"))
+        check_read_back(tool, raw)
     except canonical.NotPlain as error:
         raise InvalidArguments(str(error), field=error.details["field"]) from None
     except ValidationError as error:
@@ -60,6 +61,21 @@ def validate(tool: AnyTool, proposed: Mapping[str, Any]) -> tuple[Arguments, byt
         fields = [_path(problem["loc"]) for problem in problems]
         told = "; ".join(f"{field}: {problem['msg']}" for field, problem in zip(fields, problems, strict=True))
         raise InvalidArguments(told[:2000], field=fields[0]) from None
+    return arguments, raw
+
+
+def check_read_back(tool: AnyTool, raw: bytes) -> None:
+    """Raise `InvalidArguments` unless the tool, given the bytes that were approved, understands exactly these (A2): its
+    schema may have another name for a field than it takes, or change a value each time that it reads it."""
+    try:
+        again = canonical.canonical(tool.Arguments.model_validate_json(raw).model_dump(mode="json"))
+    except ValidationError as error:
+        told = "; ".join(f"{_path(one['loc'])}: {one['msg']}" for one in error.errors(include_url=False))
+        raise InvalidArguments(
+            f"{tool.name} does not read back what it made of them: {told[:2000]}", field="arguments"
+        ) from None
+    if again != raw:
+        raise InvalidArguments(f"{tool.name} reads something else each time; mend its schema.", field="arguments")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -7,6 +7,7 @@ no effect row.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ import stamina
 from langchain_core.runnables import RunnableConfig
 
 from graph import protocol
+from graph.asking import InvalidArguments, check_read_back
 from graph.plain import clean
 from graph.said import said
 from graph.services import Services, owned_by
@@ -31,6 +33,8 @@ from tools.contract import Arguments, NothingSent, Receipt, Refused, Transaction
 from tools.registry import AnyTool
 
 TOO_OLD = "It did not happen, and its idempotency key is too old to send it again; propose it anew."
+FIRST_WAIT = 1.0  # seconds before an operation that never left is sent again, at most; then twice as long
+pause = asyncio.sleep
 MAX_DISPATCHES = 3  # of one operation that never left; then the call fails and says so
 
 
@@ -44,6 +48,9 @@ async def execute(services: Services, state: CallState, config: RunnableConfig) 
         effect = await effects.of_item(tx, owned.tenant_id, item_id)
     if item.result is not None:
         return {"next": "end"}
+    is_first_look = asked is not None and state.get("checked") != owned.epoch
+    if is_first_look and (effect is None or effect.status == "absent"):
+        return {"next": "approval"}  # another run checked it, who knows when: the world may have moved since (A7)
     if item.mode == "safe_readonly":
         return {"next": await _read(services, owned, item, asked)}
     if effect is None or effect.status == "absent":
@@ -57,13 +64,17 @@ async def _send(
     """Once, or again when it is confirmed that the same operation did not happen, while its key is recognised (E5)."""
     tool = services.registry[item.tool]
     if effect is not None and tool.idempotency_window is not None and effect.age >= tool.idempotency_window:
-        return await _too_old(services, owned, item)
+        return await _unsent(services, owned, item, "window_closed", TOO_OLD)
     if asked is not None:
         asked.verify(services.keys)
         raw = canonical.canonical(asked.content["arguments"])
     else:
         assert item.arguments is not None
         raw = item.arguments
+    try:
+        check_read_back(tool, raw)
+    except InvalidArguments as changed:  # frozen under another version of the tool; nothing has been sent
+        return await _unsent(services, owned, item, "tool_changed", str(changed))
     try:
         async with services.database.transaction("dispatch") as tx:
             sent = await effects.dispatch(
@@ -79,13 +90,22 @@ async def _send(
         now = await effects.get(tx, owned.tenant_id, sent.effect.operation_id)
     if after.result is not None:
         return {"next": "end"}
-    return {"next": "approval" if now.status == "absent" else "reconcile"}
+    if now.status != "absent":
+        return {"next": "reconcile"}
+    await pause(backoff(now))
+    return {"next": "approval"}
 
 
-async def _too_old(services: Services, owned: Owned, item: Item) -> dict[str, Any]:
-    async with services.database.transaction("too_old") as tx:
+def backoff(effect: Effect) -> float:
+    """Seconds to wait before an operation is sent again without anybody being asked, with jitter (E8)."""
+    longest: float = FIRST_WAIT * 2 ** (effect.attempts - 1)
+    return random.uniform(longest / 2, longest)  # noqa: S311  # nothing to guess here
+
+
+async def _unsent(services: Services, owned: Owned, item: Item, code: str, message: str) -> dict[str, Any]:
+    async with services.database.transaction("unsent") as tx:
         await runs.fence(tx, owned)
-        await items.finish(tx, item.item_id, "failed", protocol.failed("window_closed", TOO_OLD, retryable=False))
+        await items.finish(tx, item.item_id, "failed", protocol.failed(code, message, retryable=False))
     return {"next": "end"}
 
 
@@ -99,6 +119,7 @@ async def send_rest(
     tool = services.registry[effect.tool]
     if tool.idempotency_window is None or effect.age >= tool.idempotency_window or effect.attempts >= MAX_DISPATCHES:
         return False
+    await pause(backoff(effect))
     try:
         async with services.database.transaction("dispatch_rest") as tx:
             again = await effects.dispatch_rest(tx, owned, effect, evidence=evidence)
@@ -208,7 +229,7 @@ def as_receipt(answer: object, effect: Effect) -> dict[str, Any]:
     """The receipt as it is stored. What cannot be stored as it is never makes the call run again (E3)."""
     try:
         receipt = Receipt.model_validate(answer).model_dump(mode="json")
-        canonical.check_plain(receipt)
+        canonical.check_plain({"receipt": receipt})  # as the audit chain holds it: one level deeper
     except Exception as problem:  # noqa: BLE001  # it happened; the receipt must be committed, readable or not
         return Receipt(
             external_id=str(effect.operation_id),

@@ -34,7 +34,7 @@ async def plan(services: Services, state: TurnState, config: RunnableConfig) -> 
         recorded = await items.recorded_answer(tx, owned.tenant_id, owned.turn_id, state["step"] + 1)
 
     left = [item for item in unanswered if item.result is None and item.turn_id == owned.turn_id]
-    if left and turn.status not in turns.ENDED:
+    if any(was_sent(item) for item in left) or (left and turn.status not in turns.ENDED):
         return await _lead_back(services, owned, left)
 
     results = [protocol.tool_message(_result(item), call_id=item.call_id, tool=item.tool) for item in unanswered]
@@ -62,14 +62,19 @@ async def plan(services: Services, state: TurnState, config: RunnableConfig) -> 
 async def _lead_back(services: Services, owned: Owned, left: list[Item]) -> dict[str, Any]:
     """Calls whose pipeline ended without a result, because the node at which they stood is in this graph no more (G8).
 
-    What was sent is looked up: its pipeline begins anew, and finds in the rows how far it is. What was not is orphaned,
-    and waits until somebody cancels or migrates the turn.
+    What was sent is looked up, also for a turn that has ended (T3): its pipeline begins anew, and finds in the rows how far
+    it is. What was not is orphaned, and waits until somebody cancels or migrates the turn.
     """
-    sent = [item for item in left if item.status in ("executing", "unknown")]
+    sent = [item for item in left if was_sent(item)]
     if not sent and owned.because != "migrate":
         await orphan(services, owned, left)
         interrupt(question(left))
     return {"calls": [as_call(item) for item in sent or left]}
+
+
+def was_sent(item: Item) -> bool:
+    """Whether the call without a result has left, so that what became of it must be looked up."""
+    return item.status in ("executing", "unknown")
 
 
 async def _ask(services: Services, owned: Owned, history: list[AnyMessage], step: int) -> dict[str, Any]:
@@ -111,7 +116,7 @@ def _result(item: Item) -> dict[str, Any]:
     """The call's one result; of a turn that ended without it, what can honestly be said (E4)."""
     if item.result is not None:
         return item.result
-    if item.status in ("executing", "unknown"):
+    if was_sent(item):
         return protocol.unknown_do_not_repeat(item.tool, operation_id="", evidence="The turn ended before its answer.")
     return protocol.failed("turn_ended", "The turn ended before this call ran.", retryable=False)
 

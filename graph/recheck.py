@@ -10,6 +10,7 @@ from typing import Any
 
 from graph.asking import Assessed, InvalidArguments, assess, draft, requirement, validate
 from graph.services import Services
+from placet.record import canonical
 from placet.record.approvals import Approval, Requirement, Revision
 from placet.record.items import Item
 from policies.verdicts import Verdict, stricter
@@ -114,6 +115,8 @@ async def _assess(services: Services, content: dict[str, Any]) -> Assessed | Orp
         arguments, raw = validate(tool, content["arguments"])
     except InvalidArguments as error:
         return Orphaned(f"{tool.name} no longer takes these arguments: {error}")
+    if raw != canonical.canonical(content["arguments"]):
+        return Orphaned(f"{tool.name} makes something else of these arguments now.")
     return await assess(services, tool, arguments, raw)
 
 

@@ -47,6 +47,9 @@ async def reconcile(services: Services, state: CallState, config: RunnableConfig
         await _store(services, owned, effect, seen)
         async with services.database.read() as tx:
             effect = await effects.get(tx, owned.tenant_id, effect.operation_id)
+        if (seen.status, effect.status) == ("committed", "absent"):  # a person said otherwise in the same moment (E4)
+            await _finish(services, owned, item, "failed", _do_not_repeat(effect))
+            return {"next": "end"}
         part_of_it = effect.status == "unknown" and seen.status == "partial" and turn.status not in turns.ENDED
         if part_of_it and await send_rest(services, owned, item, asked, effect, evidence=_evidence(seen)):
             return {"next": "reconcile"}
@@ -88,8 +91,9 @@ async def _store(services: Services, owned: Owned, effect: Effect, seen: Observe
     evidence = _evidence(seen)
     async with services.database.transaction("observed") as tx:
         await runs.fence(tx, owned)
-        await effects.add_evidence(tx, owned, effect, said=f"{seen.status}: {evidence}")
-        if seen.status == "committed":
+        found = seen.status == "committed"
+        await effects.add_evidence(tx, owned, effect, said=f"{seen.status}: {evidence}", found=found)
+        if found:
             await effects.commit(tx, owned, effect, as_receipt(seen.receipt, effect), observed=True)
         elif seen.status == "absent":
             await effects.confirm_absent(tx, owned, effect, evidence=evidence)

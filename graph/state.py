@@ -47,18 +47,19 @@ class CallState(TypedDict):
     call: Call
     next: Step
     problem: str | None  # why the last answer to the interrupt could not be used
+    checked: NotRequired[int]  # the epoch under which it was checked that the approved call may still execute (A7)
 
 
 class Nothing(TypedDict):
     """What a pipeline hands back: nothing; its result is in the call's row."""
 
 
-def first_state(turn: Turn) -> TurnState:
-    """The input of a turn that starts."""
+def first_state(turn: Turn, *, said: str = "") -> TurnState:
+    """The input of a turn that starts. `said` tells apart a message that is said again, behind what followed it."""
     return {
         "state_version": STATE_VERSION,
         "turn_id": str(turn.turn_id),
-        "messages": [HumanMessage(turn.message, id=f"user:{turn.turn_id}")],
+        "messages": [HumanMessage(turn.message, id=f"user:{turn.turn_id}{said}")],
         "step": 0,
         "calls": [],
         "ending": None,

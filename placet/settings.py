@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     stripe_address: str | None = None  # another address than Stripe's own, for a test server
 
     # Ownership
-    lease: timedelta = timedelta(seconds=15)  # a dead worker's run is taken up after this (O3)
+    lease: timedelta = timedelta(seconds=12)  # a dead worker's run is taken up after this and a poll (O3)
     poll: float = Field(default=1.0, gt=0)  # seconds between looks for work when no NOTIFY came
     stream_retention: timedelta = timedelta(days=1)  # what a run streamed can be gone on with for so long (L1)
     concurrency: int = Field(default=4, ge=1)  # runs of one worker at the same time

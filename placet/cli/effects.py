@@ -123,7 +123,8 @@ async def _resolve(
         async with record.database.transaction() as tx:
             effect = await effects.get(tx, record.tenant, await record.find(tx, "effect", typed))
             effect = await by_hand.resolve(tx, who, effect, to=ending, reason=reason, external_id=external_id)
-    _tell(effect, f"is {effect.status}, says {who.user_id}; the turn goes on", as_json=as_json)
+    then = "; the turn goes on" if effect.undoes is None else ""
+    _tell(effect, f"is {effect.status}, says {who.user_id}{then}", as_json=as_json)
 
 
 @app.command()
@@ -145,6 +146,12 @@ async def _undo(typed: str, user: str | None, *, as_json: bool) -> None:
             from graph import undoing  # noqa: PLC0415
 
             undone = await undoing.undo(services, effect, who)
+    if undone.status != "committed":
+        raise undoing.UndoRefused(
+            f"Effect {output.short(effect.operation_id)} was not taken back, the undo is {undone.status}: {_summary(undone)}",
+            operation_id=str(undone.operation_id),
+            status=undone.status,
+        )
     _tell(undone, f"took {output.short(effect.operation_id)} back: {_summary(undone)}", as_json=as_json)
 
 

@@ -35,7 +35,8 @@ async def resolve(
         )
     if not reason.strip():
         raise InvalidInput("Say how you know: the reason is kept with the effect.", field="reason")
-    if (to == "committed") != bool(external_id):
+    canonical.check_plain({"reason": reason, "external_id": external_id})
+    if (to == "committed") != bool((external_id or "").strip()):
         raise InvalidInput(
             "`committed` takes the external id that was found, and nothing else does.", field="external_id"
         )
@@ -79,9 +80,10 @@ async def resolve(
         turn_id=effect.turn_id,
         item_id=effect.item_id,
     )
-    await runs.make_due(
-        tx, effect.tenant_id, effect.thread_id, effect.turn_id, because=f"resolved:{effect.operation_id}"
-    )
+    if effect.undoes is None:  # no turn waits for an undo
+        await runs.make_due(
+            tx, effect.tenant_id, effect.thread_id, effect.turn_id, because=f"resolved:{effect.operation_id}"
+        )
     await audit.append(
         tx,
         who.tenant_id,
@@ -96,8 +98,8 @@ async def resolve(
 async def begin_undo(tx: Transaction, keys: Keys, who: people.User, effect: Effect) -> effects.Dispatched:
     """Write down that a committed effect is taken back now (E9); a second person finds the row.
 
-    No run does this: the thread's row is locked instead of an epoch being held. An undo that was dispatched and has no
-    receipt is found here again, and goes out under the same operation id.
+    No run does this: the thread's row is locked instead of an epoch being held. An undo that was dispatched before is
+    found here again; one of which a person said that it did not happen is dispatched again, under the same operation id.
     """
     if not (who.is_a("operator") or await _asked_for(tx, effect, who)):
         raise NotAllowed(f"Undoing needs the role operator, or your own request; {who.user_id} has neither.")
@@ -131,6 +133,14 @@ async def begin_undo(tx: Transaction, keys: Keys, who: people.User, effect: Effe
         if error.sqlstate == effects.NO_ASSENT:
             raise Conflict(f"The effect is {effect.status}; only a committed one can be undone.") from error
         raise
+    if not inserted:
+        inserted = await tx.execute(
+            """
+            update effects set status = 'dispatched', attempts = attempts + 1, dispatched_at = clock(), settled_at = null
+             where operation_id = %(operation)s and status = 'absent'
+            """,
+            {"operation": operation_id},
+        )
     if inserted:
         await events.append(
             tx,
@@ -158,6 +168,28 @@ async def _asked_for(tx: Transaction, effect: Effect, who: people.User) -> bool:
             {"thread": effect.thread_id, "user": who.user_id},
         )
     )
+
+
+async def lose_undo(tx: Transaction, undo: Effect, *, code: str, message: str) -> None:
+    """The undo was sent and has no answer: unknown, a task for people unless it is commanded again (E4, E6)."""
+    await runs.lock_thread(tx, undo.thread_id)
+    error = {"code": code, "message": message}
+    lost = await tx.execute(
+        """
+        update effects set status = 'unknown', error = %(error)s
+         where operation_id = %(operation)s and status = 'dispatched'
+        """,
+        {"operation": undo.operation_id, "error": Jsonb(error)},
+    )
+    if lost:
+        await events.append(
+            tx,
+            undo.thread_id,
+            "effect_unknown",
+            {"tool": undo.tool, "operation_id": str(undo.operation_id), "undoes": str(undo.undoes), **error},
+            turn_id=undo.turn_id,
+            item_id=undo.item_id,
+        )
 
 
 async def end_undo(

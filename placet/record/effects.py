@@ -300,6 +300,16 @@ async def lose(tx: Transaction, owned: Owned, effect: Effect, *, code: str, mess
     return lost
 
 
+async def lose_open(tx: Transaction, owned: Owned) -> None:
+    """A turn has ended and no run of it goes on: what is still dispatched is unknown, so that people see it (E6)."""
+    for effect in await tx.fetch_all(
+        Effect,
+        _EFFECT + "where turn_id = %(turn)s and status = 'dispatched' and undoes is null",
+        {"turn": owned.turn_id},
+    ):
+        await lose(tx, owned, effect, code="interrupted", message="Its turn ended before its answer.")
+
+
 async def confirm_absent(tx: Transaction, owned: Owned, effect: Effect, *, evidence: str) -> bool:
     """The system confirms that it did not happen (E5): it may be sent again, under the same operation id."""
     return await _settle(
@@ -307,15 +317,19 @@ async def confirm_absent(tx: Transaction, owned: Owned, effect: Effect, *, evide
     )
 
 
-async def add_evidence(tx: Transaction, owned: Owned, effect: Effect, *, said: str) -> None:
-    """Keep what observing said, and when, for the people who must decide (E6). The caller fenced."""
+async def add_evidence(tx: Transaction, owned: Owned, effect: Effect, *, said: str, found: bool = False) -> None:
+    """Keep what observing said, and when, for the people who must decide (E6). The caller fenced.
+
+    Once it is settled, what settled it stays the last word, since somebody may have been faster than this look; unless
+    the look found it (`found`), which must not be lost.
+    """
     await tx.execute(
         """
         update effects
            set evidence = evidence || jsonb_build_object('at', clock(), 'said', %(said)s::text, 'epoch', %(epoch)s::bigint)
-         where operation_id = %(operation)s
+         where operation_id = %(operation)s and (status in ('dispatched', 'unknown') or %(found)s)
         """,
-        {"said": said, "operation": effect.operation_id, "epoch": owned.epoch},
+        {"found": found, "said": said, "operation": effect.operation_id, "epoch": owned.epoch},
     )
 
 

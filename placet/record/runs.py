@@ -42,7 +42,8 @@ async def make_due(
         values (%(run)s, %(tenant)s, %(thread)s, %(turn)s, %(because)s, clock() + %(after)s)
         on conflict (turn_id) where status = 'due'
         do update set due_at = least(runs.due_at, excluded.due_at),
-                      because = case when excluded.because similar to 'retry|migrate|resolved:%%' and runs.because <> 'migrate'
+                      because = case when excluded.because similar to 'retry|migrate|resolved:%%'
+                                      and runs.because not in ('retry', 'migrate')
                                      then excluded.because else runs.because end
         """,
         {
@@ -69,7 +70,8 @@ async def claim(
 
     Raises the thread's epoch. A turn that was only created starts when no other of its thread has started (T4) and the
     closing run of a cancelled one is over, since a new turn's input would throw away what is still open there (T3); a
-    paused one is left alone (T2). One statement; `skip locked` lets many workers look at once.
+    paused one is left alone (T2). A run that was claimed keeps its place when its worker dies: until it is taken up, the
+    thread is nobody else's. One statement; `skip locked` lets many workers look at once.
     """
     return await tx.fetch_one(
         Owned,
@@ -86,6 +88,7 @@ async def claim(
                     or (r.status = 'running' and t.lease_until < clock()))
                and u.status <> 'paused'
                and (u.status <> 'created'
+                    or r.status = 'running'
                     or not exists (select 1 from turns o
                                     where o.thread_id = r.thread_id
                                       and (   o.status in ('running', 'awaiting_approval', 'awaiting_reconciliation', 'paused')

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from psycopg.types.json import Jsonb
 
-from placet.record import audit, canonical, events, people, runs, threads
+from placet.record import audit, canonical, effects, events, people, runs, threads
 from placet.record.closing import close_calls
 from placet.record.database import Transaction
 from placet.record.errors import Conflict, InvalidInput, NotAllowed, NotFound
@@ -264,7 +264,8 @@ async def settle(
     """End the run: the turn waits, or has ended, and the thread is free, in one transaction.
 
     `ending` is what the graph reached; None when it paused. What it waits for is read from the rows: an effect that
-    people must settle stands before an approval (section 3 of the promises). A turn that was cancelled stays cancelled.
+    people must settle stands before an approval (section 3 of the promises). A turn that was cancelled stays cancelled;
+    what its closing run could not look up becomes a task for people (E6).
     `leftover` is the result of calls that have none when the turn breaks off (G5): nobody is asked about them any more,
     and a closing run looks after what was sent.
     """
@@ -273,10 +274,13 @@ async def settle(
         _Now,
         """
         select u.status,
-               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status = 'unknown') as unknown,
-               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status in ('dispatched', 'unknown')) as open,
+               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status = 'unknown'
+                                                 and e.undoes is null) as unknown,
+               exists (select 1 from effects e where e.turn_id = u.turn_id and e.status in ('dispatched', 'unknown')
+                                                 and e.undoes is null) as open,
                exists (select 1 from approvals a where a.turn_id = u.turn_id and a.status = 'pending')
-               or exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned') as pending
+               or exists (select 1 from plan_items i where i.turn_id = u.turn_id and i.status = 'orphaned') as pending,
+               exists (select 1 from runs r where r.turn_id = u.turn_id and r.status = 'due') as due
           from turns u where u.turn_id = %(turn)s for no key update
         """,
         {"turn": owned.turn_id},
@@ -285,7 +289,8 @@ async def settle(
         raise UnknownTurn(f"There is no turn {owned.turn_id}.")
     status: Status = now.status
     if now.status not in ENDED:
-        if ending is None and not now.pending and not now.unknown and owned.because == "parked":
+        waits = now.pending or now.unknown or now.due  # due: somebody decided while this run was ending
+        if ending is None and not waits and owned.because == "parked":
             ending, error = "failed", _STUCK
         status = ending or ("awaiting_reconciliation" if now.unknown else "awaiting_approval")
         await tx.execute(
@@ -308,8 +313,10 @@ async def settle(
             if now.open:
                 await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="closing")
         await _tell(tx, owned, status, output_text, error)
-        if ending is None and not now.pending and not now.unknown:
+        if ending is None and not waits:
             await runs.make_due(tx, owned.tenant_id, owned.thread_id, owned.turn_id, because="parked")
+    elif now.open:
+        await effects.lose_open(tx, owned)
     await runs.release(tx, owned, outcome=status)
     return status
 
@@ -379,6 +386,7 @@ class _Now:
     unknown: bool
     open: bool
     pending: bool
+    due: bool
 
 
 _STUCK = {

@@ -65,6 +65,7 @@ def test_e6_an_unknown_effect_is_shown_with_its_evidence_and_settled_by_an_opera
     [
         (("--absent", "--reason", "x"), "marta", "not_allowed"),
         (("--absent", "--reason", " "), "olga", "invalid_input"),
+        (("--committed", " ", "--reason", "x"), "olga", "invalid_input"),
         (("--reason", "x"), "olga", "invalid_input"),
         (("--absent", "--abandon", "--reason", "x"), "olga", "invalid_input"),
     ],
@@ -98,6 +99,24 @@ def test_e9_a_change_is_taken_back_with_a_receipt_and_money_is_not(
     assert undone.json["effect"]["status"] == "committed"
     assert undone.json["effect"]["operation_id"] != tagged["operation_id"]
     assert (money.code, money.error["code"]) == (3, "not_reversible")
+
+
+def test_e9_an_undo_that_is_refused_is_not_told_as_done(
+    placet: Placet, paused: Approval, house: Callable[..., Turn]
+) -> None:
+    """The system says no: an error with its reason, and exit code 3, each time that it is commanded."""
+
+    async def tag(opened: House) -> Turn:
+        turn = await opened.run('Tag the failed orders of batch NOV-17 as "checked"')
+        for table in ("tags", "operations"):  # the shop forgot what it did
+            await opened.rows(f"delete from shop.{table} returning operation_id")
+        return turn
+
+    turn = house(tag)
+    [tagged] = placet("effects", "list", "--turn", turn.turn_id, "--json").json["effects"]
+    for _ in range(2):
+        refused = placet("effects", "undo", tagged["operation_id"], "--as", "ana", "--json")
+        assert (refused.code, refused.error["code"], refused.error["status"]) == (3, "undo_refused", "refused")
 
 
 def test_t2_a_failed_turn_is_retried_and_a_waiting_one_is_not(

@@ -133,6 +133,7 @@ SIDE_STORIES = [
     Story("cancelled while it leaves", AUTO, meanwhile={"call:before": "cancel"}, ends=CANCELLED),
     Story("undone", LABELLED, undo=True),
     Story("undo refused", LABELLED, acts=["", "refuses"], undo=True),
+    Story("undo not answered", LABELLED, acts=["", "breaks off"], undo=True),
     # what time does
     Story("expired", ASKED, decide=_never, effects=NONE),
     Story("expired on the way", [BOTH[0][::-1]], decide=_mail_late, sweeps=False, one_by_one=True, effects=NONE | ONE),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from graph import advance as advancing
 from placet.record import runs
 from placet.record.database import Database
 from placet.record.decisions import AlreadyDecided
@@ -264,3 +265,18 @@ async def test_t3_a_cancelled_turn_never_runs_again(database: Database, world: W
     assert await house.told(turn) == before
     assert house.model.asked == 1
     assert world.arrivals() == []
+
+
+async def test_e6_a_closing_run_that_breaks_leaves_a_task_for_people(
+    database: Database, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it could not look up is unknown, not dispatched for ever: an operator can say what became of it."""
+    house = await outside_house(database, world, calls(PAY))
+    turn = await house.run()
+    await house.approve((await house.pending(turn))[0])
+    await house.die_at("call:after", turn)
+    await house.cancel(turn)
+    monkeypatch.setattr(advancing, "bring_up_to_date", None)
+    await house.go_on(turn)
+    assert [effect.status for effect in await house.effects(turn)] == ["unknown"]
+    assert "effect_unknown" in await house.told(turn)

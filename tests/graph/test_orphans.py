@@ -300,3 +300,55 @@ async def test_g8_an_unknown_effect_beside_an_orphan(
     assert (await deployed.go_on(turn)).status == "awaiting_reconciliation"
     assert {item.status for item in await house.items(turn)} <= {"unknown", "orphaned", "approved", "completed"}
     assert len(world.arrivals("label")) == 1
+
+
+@pytest.mark.parametrize("call", [("label", {"name": "blue"}), ("look", {"what": "x"})], ids=["change", "read"])
+async def test_g8_an_automatic_orphan_runs_when_it_is_migrated(
+    database: Database, world: World, monkeypatch: pytest.MonkeyPatch, call: Any
+) -> None:
+    """Nobody was asked about it, and its node is gone before it left: it waits, and migrated it runs once."""
+    with monkeypatch.context() as before:
+        _rename(before, "execute")
+        house = await outside_house(database, world, calls(call), "Done.")
+    turn = await house.ask()
+    await house.die_at("read_started:begin" if call[0] == "look" else "dispatch:begin", turn)
+    deployed = house.elsewhere()
+    await deployed.go_on(turn)
+    assert [item.status for item in await house.items(turn)] == ["orphaned"]
+    assert world.arrivals() == []
+    await migrate(deployed, turn)
+    assert (await deployed.go_on(turn)).status == "completed"
+    assert [item.status for item in await house.items(turn)] == ["completed"]
+    assert len(world.arrivals()) == 1
+
+
+@pytest.mark.parametrize("name", ["call", "execute"])
+@pytest.mark.parametrize(("silent", "item", "effect"), [(False, "completed", "committed"), (True, "failed", "unknown")])
+async def test_t3_a_closing_run_looks_up_what_an_older_graph_sent(
+    written_by_another_graph: Callable[..., Any], world: World, name: str, silent: bool, item: str, effect: str
+) -> None:
+    """The call is out, its worker died, its node is gone, and the turn is cancelled: it is looked up all the same."""
+    house, turn = await written_by_another_graph(name)
+    await house.approve((await house.pending(turn))[0])
+    await house.die_at("call:after", turn)
+    deployed = house.elsewhere()
+    await deployed.cancel(turn)
+    world.silent = silent
+    assert (await deployed.go_on(turn)).status == "cancelled"
+    assert [(one.status, one.result is None) for one in await house.items(turn)] == [(item, False)]
+    assert [one.status for one in await house.effects(turn)] == [effect]
+    assert len(world.arrivals()) == 1
+    assert house.model.asked == 1
+
+
+@pytest.mark.parametrize("name", ["call", "execute"])
+async def test_g8_what_was_found_is_no_orphan(
+    written_by_another_graph: Callable[..., Any], world: World, name: str
+) -> None:
+    """It was found to have happened, then the worker died and the node is gone: the call is completed, not orphaned."""
+    world.next("pay", happens_then(ConnectionError("reset")))
+    house, turn = await written_by_another_graph(name)
+    await house.approve((await house.pending(turn))[0])
+    await house.die_at("observed:committed", turn)
+    assert (await house.elsewhere().go_on(turn)).output_text == "Paid."
+    assert [item.status for item in await house.items(turn)] == ["completed"]

@@ -47,6 +47,19 @@ async def test_e5_a_worker_dies_and_the_effect_is_looked_up(database: Database, 
     assert effect.receipt["external_id"] == f"pay:{effect.operation_id}"
 
 
+async def test_a7_the_world_moved_while_no_worker_was_there(database: Database, world: World) -> None:
+    """A worker dies after the last check and before the call leaves: the next one, hours later, checks again first."""
+    house = await outside_house(database, world, calls(PAY), "Paid.")
+    turn = await approved(house)
+    await house.die_at("dispatch:begin", turn)
+    world.facts["open"] = 41
+    assert (await house.elsewhere().go_on(turn)).status == "awaiting_approval"
+    assert world.arrivals() == []
+    [again] = await house.pending(turn)
+    assert again.difference is not None
+    assert again.difference["changed"] == {"open": {"shown": 38, "now": 41}}
+
+
 async def test_e5_confirmed_absent_is_checked_again_before_it_is_sent_again(database: Database, world: World) -> None:
     """It never arrived; meanwhile the world moved: not sent again before people have said so, then under the same key."""
     house = await outside_house(database, world, calls(PAY), "Paid.")

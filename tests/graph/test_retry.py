@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage, ToolMessage
 
+from graph import advance as advancing
 from graph.models import ModelUnavailable
-from placet.record import by_hand, people, turns
+from placet.record import by_hand, crashpoints, people, runs, turns
 from placet.record.database import Database
 from placet.record.errors import Conflict, NotAllowed
-from tests.outside import World, raises
+from tests.outside import World, happens_then, raises
 from tests.scripted import Said, calls
 from tests.steps import TENANT, House, outside_house
 
@@ -144,6 +145,12 @@ async def test_t4_a_retry_waits_for_the_turn_that_has_started(database: Database
     await house.approve((await house.pending(second))[0])
     assert (await house.go_on(second)).status == "completed"
     assert (await house.turn(first.turn_id)).output_text == "Hello."
+    assert [str(message.content) for message in house.model.shown[-1] if message.type == "human"] == [
+        "Hello?",
+        "Pay.",
+        "Hello?",
+    ]
+    assert house.model.shown[-1][-1].type == "human"
 
 
 @pytest.mark.parametrize(
@@ -179,3 +186,83 @@ async def test_e6_a_letter_that_a_person_says_was_never_sent_is_sent_again(datab
     [sent] = await house.effects(turn)
     assert (sent.operation_id, sent.status, sent.attempts) == (effect.operation_id, "committed", 2)
     assert len(world.done("mail")) == 1
+
+
+async def test_e6_a_person_says_it_was_never_sent_while_a_run_is_looking(database: Database, world: World) -> None:
+    """The run that looks learns nothing, and comes after the operator: what the operator said stays the last word."""
+    world.next("mail", raises(ConnectionError("reset")))
+    house = await outside_house(database, world, calls(("mail", {"to": ["a@house.example"]})), "Sent.")
+    turn = await house.run()
+    [effect] = await house.effects(turn)
+    otto = await operator(house)
+
+    async def say_absent() -> None:
+        async with house.database.transaction() as tx:
+            await by_hand.resolve(tx, otto, effect, to="absent", reason="The post never saw it.")
+
+    crashpoints.arm("observed:begin", say_absent)
+    async with house.database.transaction() as tx:
+        await runs.make_due(tx, TENANT, turn.thread_id, turn.turn_id, because="look again")
+    assert (await house.go_on(turn)).status == "completed"
+    assert len(world.done("mail")) == 1
+
+
+async def test_t2_a_turn_that_broke_off_with_a_call_open_is_tried_again(
+    database: Database, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It broke off with the payment out, and its closing run found the payment: retried, the model is told, once."""
+    house = await outside_house(database, world, calls(PAY), "Paid.")
+    turn = await house.run()
+    await house.approve((await house.pending(turn))[0])
+    await house.die_at("call:after", turn)
+    owned = await house.worker.claim(turn.thread_id)
+    assert owned is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(advancing, "bring_up_to_date", None)
+        assert await advancing.advance(house.services, house.worker.graph, owned) == "failed"
+    assert (await house.go_on(turn)).status == "failed"
+    assert [item.status for item in await house.items(turn)] == ["completed"]
+
+    await retry(house, turn)
+    assert (await house.go_on(turn)).output_text == "Paid."
+    assert [result["ok"] for result in house.model.results()] == [True]
+    assert len(world.arrivals()) == 1
+
+
+async def test_t2_an_effect_is_settled_before_the_retry_is_claimed(database: Database, world: World) -> None:
+    """A retry is due, then an operator settles something: the run that both made due is still a retry."""
+    house = await outside_house(database, world, ModelUnavailable("503"), "Hello.")
+    turn = await house.run()
+    await retry(house, turn)
+    async with house.database.transaction() as tx:
+        await runs.make_due(tx, TENANT, turn.thread_id, turn.turn_id, because="resolved:something")
+    assert (await house.go_on(turn)).output_text == "Hello."
+
+
+async def test_e4_a_person_says_absent_while_a_run_finds_it(database: Database, world: World) -> None:
+    """Both cannot be true: nothing is sent on the person's word, the call is unknown to the model, the evidence is kept."""
+    world.silent = True
+    world.next("pay", happens_then(ConnectionError("reset")))
+    house = await outside_house(database, world, calls(PAY), "Nobody knows.")
+    turn = await house.run()
+    await house.approve((await house.pending(turn))[0])
+    await house.go_on(turn)
+    [effect] = await house.effects(turn)
+    otto = await operator(house)
+    world.silent = False
+
+    async def say_absent() -> None:
+        async with house.database.transaction() as tx:
+            await by_hand.resolve(tx, otto, effect, to="absent", reason="I saw nothing.")
+
+    crashpoints.arm("observed:begin", say_absent)
+    async with house.database.transaction() as tx:
+        await runs.make_due(tx, TENANT, turn.thread_id, turn.turn_id, because="look again")
+    assert (await house.go_on(turn)).status == "completed"
+    assert len(world.arrivals("pay")) == 1
+    assert house.model.results()[0]["unknown"] is True
+    [after] = await house.effects(turn)
+    assert [line["said"] for line in after.evidence][-2:] == [
+        "absent, says otto: I saw nothing.",
+        "committed: it is in the book",
+    ]

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 
 from graph.undoing import NotReversible, UndoUnanswered, undo
-from placet.record import crashpoints, people
+from placet.record import by_hand, crashpoints, people
 from placet.record.database import Database
 from placet.record.effects import Effect
 from placet.record.errors import NotAllowed, Tampered
 from placet.record.people import User
+from tests.conftest import Clock
 from tests.crash.world import TakenOff
 from tests.outside import Look, Mail, Pay, World, happens_then, raises
 from tests.scripted import calls
 from tests.steps import TENANT, House, outside_house, together
+from tools import contract
 from tools.contract import Refused
 
 LABEL = ("label", {"name": "blue"})
@@ -101,7 +103,8 @@ async def test_e9_an_undo_without_an_answer_is_commanded_again(database: Databas
     world.next(OFF, sent)
     with pytest.raises(UndoUnanswered, match="Command it again"):
         await undo(house.services, effect, house.ana)
-    assert (await both(house, turn))[1].status == "dispatched"
+    assert (await both(house, turn))[1].status == "unknown"
+    assert (await house.turn(turn.turn_id)).status == "completed"  # no turn waits for it
     assert (await undo(house.services, effect, house.ana)).status == "committed"
     assert len(world.done(OFF)) == 1
     assert len({line["key"] for line in world.arrivals(OFF)}) == 1
@@ -199,3 +202,69 @@ async def test_e9_taken_back_once_by_two_processes(database: Database, world: Wo
     gate.set()
     assert (await first).receipt == second.receipt
     assert len(world.done(OFF)) == 1
+
+
+class Forgetful(TakenOff):
+    """Put a label on the shelf."""
+
+    idempotency_window = None
+
+
+class Renamed(TakenOff):
+    """Put a label on the shelf."""
+
+    class Arguments(contract.Arguments):  # type: ignore[assignment]
+        text: str
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["past-its-window", "no-window-at-all"])
+async def test_e8_an_undo_that_would_not_be_recognised_is_not_sent_again(
+    database: Database, world: World, clock: Clock, late: bool
+) -> None:
+    """Sent, and no answer: where the tool would take it for another one, people say what became of it, once and for all."""
+    house, turn, effect = await done(database, world)
+    if late:
+        world.next(OFF, happens_then(ConnectionError("reset")))
+        with pytest.raises(UndoUnanswered):
+            await undo(house.services, effect, house.ana)
+        await clock.advance(25 * 3600)
+    else:
+        house = house.elsewhere(tools=[Look(world), Forgetful(world), Pay(world), Mail(world)])
+        world.next(OFF, happens_then(ConnectionError("reset")))
+        with pytest.raises(UndoUnanswered, match="placet effects resolve"):
+            await undo(house.services, effect, house.ana)
+    with pytest.raises(UndoUnanswered, match="placet effects resolve"):
+        await undo(house.services, effect, house.ana)
+    assert len(world.arrivals(OFF)) == 1
+
+    otto, unknown = await somebody(house, "otto", "operator"), (await both(house, turn))[1]
+    async with database.transaction() as tx:
+        await by_hand.resolve(tx, otto, unknown, to="committed", reason="It is off.", external_id="seen")
+    assert (await undo(house.services, effect, house.ana)).status == "committed"
+    assert len(world.arrivals(OFF)) == 1
+    assert await house.rows("select 1 from runs where status <> 'ended'") == []
+
+
+async def test_e6_an_undo_that_never_happened_is_sent_again(database: Database, world: World) -> None:
+    """An operator found out that it did not happen: commanded again, the same operation goes out, and happens."""
+    house, turn, effect = await done(database, world)
+    house = house.elsewhere(tools=[Look(world), Forgetful(world), Pay(world), Mail(world)])
+    world.next(OFF, raises(ConnectionError("reset")))
+    with pytest.raises(UndoUnanswered):
+        await undo(house.services, effect, house.ana)
+    unknown = (await both(house, turn))[1]
+    async with database.transaction() as tx:
+        otto = await people.get(tx, TENANT, (await somebody(house, "otto", "operator")).user_id)
+        await by_hand.resolve(tx, otto, unknown, to="absent", reason="It is still on.")
+    taken = await undo(house.services, effect, house.ana)
+    assert (taken.status, taken.attempts, taken.operation_id) == ("committed", 2, unknown.operation_id)
+    assert len(world.done(OFF)) == 1
+
+
+async def test_e9_a_tool_that_no_longer_understands_what_it_did(database: Database, world: World) -> None:
+    """It takes other arguments since a deploy: refused before anything is written down or sent."""
+    house, _, effect = await done(database, world)
+    house.services.registry._tools["label"] = Renamed(world)
+    with pytest.raises(NotReversible, match="takes something else"):
+        await undo(house.services, effect, house.ana)
+    assert len(await house.rows("select 1 from effects where undoes is not null")) == 0

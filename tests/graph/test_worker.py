@@ -6,14 +6,17 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
+from placet import platform
+from placet.record import by_hand, crashpoints, people, runs
 from placet.record.database import Database
 from placet.worker import Worker
 from tests.conftest import Clock
-from tests.outside import World, happens_after
+from tests.outside import World, happens_after, happens_then
 from tests.scripted import calls
-from tests.steps import House, outside_house
+from tests.steps import TENANT, House, outside_house, settings_for_tests
 
 PAY = ("pay", {"to": "bo", "minor": 700})
 
@@ -205,3 +208,65 @@ async def test_o1_two_threads_run_beside_each_other(database: Database, world: W
         assert (await house.turn(slow.turn_id)).status == "running"
         gate.set()
         await until(house, slow, "completed")
+
+
+async def test_o3_a_worker_dies_with_a_new_turn_while_the_last_one_gets_a_run(database: Database, world: World) -> None:
+    """The first turn's unknown effect is settled by hand while the second's worker is dead: neither waits for the other."""
+    world.silent = True
+    world.next("pay", happens_then(ConnectionError("reset")))
+    house = await outside_house(database, world, calls(PAY), "Hello.")
+    first = await house.run()
+    await house.approve((await house.pending(first))[0])
+    await house.go_on(first)
+    await house.cancel(first)
+    await house.go_on(first)
+    second = await house.ask("Hello?", thread_id=first.thread_id)
+    assert await house.worker.claim() is not None  # and is gone
+
+    [effect] = await house.effects(first)
+    async with house.database.transaction() as tx:
+        await people.ensure(tx, TENANT, "otto", name="Otto", roles=["operator"], duties=[])
+        otto = await people.get(tx, TENANT, "otto")
+        await by_hand.resolve(tx, otto, effect, to="absent", reason="The bank never saw it.")
+    await house.rows("update threads set lease_until = clock() - interval '1 second' returning thread_id")
+    assert (await house.elsewhere().go_on(second)).output_text == "Hello."
+    assert await house.rows("select 1 from runs where status <> 'ended'") == []
+
+
+async def test_a4_a_decision_arrives_as_a_recovered_run_ends(database: Database, world: World) -> None:
+    """The run that a sweep made due has paused, and somebody decides before it lets go: the decision is acted on."""
+    house = await outside_house(database, world, calls(PAY), "Paid.")
+    turn = await house.run()
+    [asked] = await house.pending(turn)
+
+    async def approve() -> None:
+        await house.approve(asked)
+
+    crashpoints.arm("settle:begin", approve)
+    async with house.database.transaction() as tx:
+        await runs.make_due(tx, TENANT, turn.thread_id, turn.turn_id, because="parked")
+    assert (await house.go_on(turn)).status == "completed"
+    assert len(world.arrivals()) == 1
+
+
+def test_o3_by_default_a_dead_workers_run_is_taken_up_within_15_seconds() -> None:
+    """It may have renewed its lease as it died, and the others may just have looked: a lease and a poll."""
+    settings = settings_for_tests()
+    assert settings.lease.total_seconds() + settings.poll <= 15
+
+
+async def test_o1_a_lost_connection_does_not_end_the_keeping_of_a_lease(database: Database, world: World) -> None:
+    """Where LangGraph's own server runs the graph: one renewal fails, the next one keeps the thread."""
+    house = await outside_house(database, world, "Hello.", lease=timedelta(seconds=0.6))
+    await house.ask()
+    owned = await house.worker.claim()
+    assert owned is not None
+
+    async def lost() -> None:
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    crashpoints.arm("renew:begin", lost)
+    keeper = asyncio.create_task(platform._keep(house.services, owned))
+    await asyncio.sleep(1.0)
+    assert await house.elsewhere().worker.claim() is None
+    keeper.cancel()

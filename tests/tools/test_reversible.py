@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
+from psycopg import OperationalError
 from pydantic import ValidationError
 
+from placet.record import crashpoints
 from placet.record.database import Database
 from tests.tools.conftest import MakeDue
 from tools.contract import NothingSent, Refused
@@ -181,3 +183,23 @@ def test_p6_a_report_is_about_one_thing() -> None:
     """A batch and a day together are an error that says what to do."""
     with pytest.raises(ValidationError, match="name one of them"):
         ReportArguments(batch="NOV-17", day="2025-11-17")
+
+
+async def test_e4_a_commit_without_an_answer_is_not_called_unsent(
+    tag_orders: TagOrders, shop: Shop, make_due: MakeDue
+) -> None:
+    """The connection dies as the change is committed: it may have happened, so nobody says that it did not."""
+    await make_due(100)
+    args = TagArguments(order_ids=["O-1"], tag="urgent")
+
+    async def lost() -> None:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    for call in (tag_orders.execute(args, "op"), DraftRefundReport(shop).execute(ReportArguments(), "draft")):
+        crashpoints.arm(":committed", lost)
+        with pytest.raises(OperationalError):
+            await call
+    assert (await tag_orders.observe(args, "op")).status == "committed"
+    crashpoints.arm(":committed", lost)
+    with pytest.raises(OperationalError):  # again, and it finds that it had happened
+        await tag_orders.execute(args, "op")

@@ -1,5 +1,6 @@
 """Draft a report on refunds: a row of our own, written with its operation in one transaction; undoing deletes it."""
 
+from datetime import timedelta
 from typing import Any
 
 from psycopg import OperationalError
@@ -41,6 +42,7 @@ class DraftRefundReport(Tool[ReportArguments, contract.NoFacts]):
     Arguments = ReportArguments
     tier = Tier.reversible
     effect_class = "reports.draft"
+    idempotency_window = timedelta.max  # the row of an operation stays
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
@@ -64,10 +66,11 @@ class DraftRefundReport(Tool[ReportArguments, contract.NoFacts]):
     async def execute(self, args: ReportArguments, operation_id: str) -> Receipt:
         """Count, and write the draft; again under the same operation id: the stored receipt."""
         tenant = self._shop.tenant
+        receipt: Receipt | None = None
         try:
             async with self._shop.database.transaction() as tx:
-                if done := await operations.done_before(tx, tenant, operation_id, self.name, args):
-                    return done
+                if receipt := await operations.done_before(tx, tenant, operation_id, self.name, args):
+                    return receipt
                 body = await _body(tx, tenant, args)
                 report_id = f"report-{operation_id}"
                 await tx.execute(
@@ -90,6 +93,8 @@ class DraftRefundReport(Tool[ReportArguments, contract.NoFacts]):
                 )
                 await operations.record(tx, tenant, operation_id, tool=self.name, args=args, receipt=receipt)
         except OperationalError as error:
+            if receipt is not None:  # the commit was on its way: it may have happened (E4)
+                raise
             raise NothingSent(f"The shop's database did not answer: {error}") from error
         return receipt
 

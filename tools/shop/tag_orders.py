@@ -1,6 +1,8 @@
 """Tag orders: transactional (E7). Tags and the row of the operation are written in one transaction, so the receipt is
 proof by itself; undoing removes exactly the tags that this operation wrote (E9)."""
 
+from datetime import timedelta
+
 from psycopg import OperationalError
 from pydantic import Field
 
@@ -35,6 +37,7 @@ class TagOrders(Tool[TagArguments, TagFacts]):
     Facts = TagFacts
     tier = Tier.reversible
     effect_class = "orders.tag"
+    idempotency_window = timedelta.max  # the row of an operation stays
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
@@ -71,10 +74,11 @@ class TagOrders(Tool[TagArguments, TagFacts]):
     async def execute(self, args: TagArguments, operation_id: str) -> Receipt:
         """Write the tags; again under the same operation id: the stored receipt. Unknown orders are refused lines."""
         tenant = self._shop.tenant
+        receipt: Receipt | None = None
         try:
             async with self._shop.database.transaction() as tx:
-                if done := await operations.done_before(tx, tenant, operation_id, self.name, args):
-                    return done
+                if receipt := await operations.done_before(tx, tenant, operation_id, self.name, args):
+                    return receipt
                 tagged = await _which_have(tx, tenant, args)
                 new = await _tag(tx, tenant, args, operation_id)
                 lines = [_line(one, known=one in tagged, new=one in new) for one in args.order_ids]
@@ -88,6 +92,8 @@ class TagOrders(Tool[TagArguments, TagFacts]):
                 )
                 await operations.record(tx, tenant, operation_id, tool=self.name, args=args, receipt=receipt)
         except OperationalError as error:
+            if receipt is not None:  # the commit was on its way: it may have happened (E4)
+                raise
             raise NothingSent(f"The shop's database did not answer: {error}") from error
         return receipt
 

@@ -132,6 +132,7 @@ _RUN = """
       from client_runs c
       join runs r using (run_id)
       join turns u on u.turn_id = c.turn_id
+      join threads t on t.thread_id = c.thread_id
      where c.tenant_id = %(tenant)s and c.removed_at is null
 """
 _STATUS = """
@@ -171,12 +172,13 @@ async def of_thread(
 
 
 async def open_of_user(tx: Transaction, user: people.User, *, limit: int = 1000) -> list[ClientRun]:
-    """Runs that the user may cancel and that have not ended; an operator's are everybody's."""
+    """Runs that the user may cancel and that have not ended: of turns they asked for, whoever resumed them; an operator's
+    are everybody's."""
     return await tx.fetch_all(
         ClientRun,
         _RUN
         + """
-        and r.status <> 'ended' and (%(everybody)s or c.asked_by = %(user)s)
+        and r.status <> 'ended' and (%(everybody)s or t.requester = %(user)s)
         order by c.created_at limit %(limit)s
         """,
         {"tenant": user.tenant_id, "everybody": user.is_a("operator"), "user": user.user_id, "limit": limit},

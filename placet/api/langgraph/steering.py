@@ -69,8 +69,8 @@ async def _claim(
 ) -> tuple[Owned, turns.Turn]:
     settings = services.settings
     async with services.database.transaction("claim_state") as tx:
+        await runs.lock_thread(tx, thread_id)  # before it is read: a decision or a cancellation may be on its way
         thread = await threads.get(tx, user, thread_id)
-        await runs.lock_thread(tx, thread_id)
         if thread.turn_id is None or thread.status == "busy":
             raise StateInUse(
                 "The thread has no state yet." if thread.turn_id is None else "A run of this thread goes on."

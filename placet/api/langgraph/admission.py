@@ -101,15 +101,15 @@ async def admit(services: Services, graph: Graph, asked: Asked) -> ClientRun:
     if command is not None and command.resumes:
         if command.steers or body.input is not None:
             raise InvalidInput("A resume comes alone: without input, update and goto.", field="command")
-        return await _resume(services, graph, asked, command.resume)
+        async with deciding.refusals_kept(services, asked.user, f"thread:{asked.thread_id}", channel=CHANNEL):
+            return await _resume(services, graph, asked, command.resume)
     if command is not None and command.steers:
         return await _steer(services, graph, asked)
     if body.input is not None:
         message = request_of(body.input)
-        if body.checkpoint_id or body.checkpoint:
-            check_latest(body, checkpoint_id(await Reader(graph, services.database).at(asked.thread_id)))
+        await _check_latest(services, graph, asked)
         return await _message(services, asked, message)
-    return await _wake(services, asked)
+    return await _wake(services, graph, asked)
 
 
 def request_of(given: object) -> str:
@@ -261,6 +261,21 @@ async def _refuse_unseen(services: Services, user: User, approval: Approval, raw
     )
 
 
+async def _check_latest(services: Services, graph: Graph, asked: Asked) -> None:
+    """As `check_latest`, for who may see the thread: its latest checkpoint is told to nobody else."""
+    if asked.body.checkpoint_id is None and asked.body.checkpoint is None:
+        return
+    latest: str | None = None
+    try:
+        async with services.database.read() as tx:
+            await threads.get(tx, asked.user, asked.thread_id)
+        latest = checkpoint_id(await Reader(graph, services.database).at(asked.thread_id))
+    except threads.NoSuchThread:
+        if not asked.create:
+            raise
+    check_latest(asked.body, latest)
+
+
 def check_latest(body: RunCreate, latest: str | None) -> None:
     """Raise `StaleCheckpoint` unless the checkpoint that the client names, if any, is the thread's latest."""
     named = body.checkpoint_id or (body.checkpoint.checkpoint_id if body.checkpoint else None)
@@ -275,8 +290,9 @@ def check_latest(body: RunCreate, latest: str | None) -> None:
 # Waking and steering
 
 
-async def _wake(services: Services, asked: Asked) -> ClientRun:
+async def _wake(services: Services, graph: Graph, asked: Asked) -> ClientRun:
     """No input: look again at what waits. It decides nothing."""
+    await _check_latest(services, graph, asked)
     async with services.database.transaction("wake") as tx:
         await threads.get(tx, asked.user, asked.thread_id)
         await runs.lock_thread(tx, asked.thread_id)
@@ -298,6 +314,7 @@ async def _steer(services: Services, graph: Graph, asked: Asked) -> ClientRun:
     async with services.database.read() as tx:
         await threads.get(tx, user, asked.thread_id)
         turn = await turns.latest(tx, user.tenant_id, asked.thread_id)
+    await _check_latest(services, graph, asked)
     if command.update:
         await change_state(services, graph, user, asked.thread_id, command.update)
     async with services.database.transaction("steer") as tx:

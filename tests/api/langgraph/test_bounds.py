@@ -1,0 +1,154 @@
+"""What a client does not get by asking differently: another's thread, an older checkpoint, an answer that is none."""
+
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from placet.record import people
+from placet.record.database import Database
+from tests.api.langgraph.serving import SETTINGS, Serving, serving
+from tests.api.langgraph.test_resume import APPROVE, ASK, PAY, still_pending
+from tests.outside import World
+from tests.scripted import calls
+from tests.steps import TENANT, House, outside_house
+
+
+async def posted(server: Serving, who: str, path: str, body: dict[str, Any], **params: str) -> httpx.Response:
+    async with server.http(who) as http:
+        return await http.post(path, json=body, params=params)
+
+
+async def known(server: Serving, house: House, who: str, *roles: str, duties: tuple[str, ...] = ()) -> str:
+    """Somebody more of the tenant, with a key."""
+    async with house.database.transaction() as tx:
+        await people.ensure(tx, TENANT, who, name=who.title(), roles=list(roles), duties=list(duties))
+    server.keys[who] = await server.key(house, who)
+    return who
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        {"type": "approve", "payload_hash": 5},
+        {"type": "approve", "payload_hash": None},
+        [{"type": "accept", "args": None, "payload_hash": ["00"]}],
+        {"decisions": [{"type": "approve", "payload_hash": {}}]},
+    ],
+    ids=repr,
+)
+async def test_a6_null_and_a_hash_that_is_none_are_no_answers(database: Database, world: World, answer: Any) -> None:
+    """422 in every client's form, never taken for an answer to what is pending now; then a good one counts."""
+    house = await outside_house(database, world, calls(PAY), "Paid.", **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        path, body = f"/threads/{turn.thread_id}/runs", {"assistant_id": "placet", "command": {"resume": answer}}
+        told = await posted(server, "marta", path, body)
+        assert (told.status_code, told.json()["code"]) == (422, "invalid_decision")
+        await still_pending(house)
+        assert (await posted(server, "marta", path, {**body, "command": {"resume": APPROVE}})).status_code == 200
+    assert (await house.go_on(turn)).status == "completed"
+
+
+async def test_l4_a_checkpoint_tells_nothing_of_anothers_thread(database: Database, world: World) -> None:
+    """A message that names a checkpoint is answered as for a thread that does not exist, without its latest one."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        who = await known(server, house, "ben", "requester")
+        body = {"assistant_id": "placet", "input": ASK, "checkpoint_id": "00000000-0000-0000-0000-000000000000"}
+        answer = await posted(server, who, f"/threads/{turn.thread_id}/runs", body)
+        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_thread")
+        answer = await posted(server, who, f"/threads/{turn.thread_id}/runs", {**body, "if_not_exists": "create"})
+        nothing = await posted(server, who, f"/threads/{uuid4()}/runs", {**body, "if_not_exists": "create"})
+        assert (answer.status_code, answer.json()) == (nothing.status_code, nothing.json())
+
+
+@pytest.mark.parametrize("asked", [{}, {"command": {"goto": "plan"}}], ids=["wake", "goto"])
+async def test_e2_nothing_is_run_from_an_older_checkpoint(
+    database: Database, world: World, asked: dict[str, Any]
+) -> None:
+    """A run without a message that names an older checkpoint is told that the thread has moved on, not woken."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        newest, older, *_ = await server.client("otto").threads.get_history(str(turn.thread_id))
+        body = {"assistant_id": "placet", **asked}
+        old = {**body, "checkpoint_id": older["checkpoint"]["checkpoint_id"]}
+        answer = await posted(server, "otto", f"/threads/{turn.thread_id}/runs", old)
+        assert (answer.status_code, answer.json()["code"]) == (409, "stale_checkpoint")
+        assert await house.rows("select 1 from runs where status = 'due'") == []
+        new = {**body, "checkpoint": newest["checkpoint"]}
+        assert (await posted(server, "otto", f"/threads/{turn.thread_id}/runs", new)).status_code == 200
+
+
+async def test_l1_history_goes_on_behind_a_checkpoint_in_every_clients_form(database: Database, world: World) -> None:
+    """An id, a checkpoint, or the configuration that the JavaScript SDK sends; an object that names none is 422."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        path = f"/threads/{turn.thread_id}/history"
+        found = [state["checkpoint"] for state in (await posted(server, "ana", path, {"limit": 1000})).json()]
+        first, rest = found[0], found[1:]
+        for before in (first["checkpoint_id"], first, {"configurable": first}):
+            answer = await posted(server, "ana", path, {"before": before})
+            assert [state["checkpoint"] for state in answer.json()] == rest
+        answer = await posted(server, "ana", path, {"before": {"configurable": {}}})
+        assert (answer.status_code, answer.json()["field"]) == (422, "before")
+
+
+@pytest.mark.parametrize(
+    ("xray", "status"), [("true", 200), ("false", 200), ("2", 200), ("²", 422), ("-1", 422), ("x", 422)]
+)
+async def test_l5_the_graphs_picture_is_drawn_as_deep_as_a_number_says(
+    database: Database, world: World, xray: str, status: int
+) -> None:
+    """What is neither yes, no nor a number is 422."""
+    house = await outside_house(database, world, **SETTINGS)
+    async with serving(house, worker=False) as server, server.http("ana") as http:
+        answer = await http.get("/assistants/placet/graph", params={"xray": xray})
+        assert answer.status_code == status, answer.text
+
+
+async def test_a5_case_15_a_decision_that_is_refused_is_audited(database: Database, world: World) -> None:
+    """Who tries to decide their own request, or an id that is not there, by either door, stands in the audit chain."""
+
+    def resumed(answer: dict[str, Any]) -> dict[str, Any]:
+        return {"assistant_id": "placet", "command": {"resume": answer}}
+
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        [asked] = await house.pending()
+        runs, nowhere = f"/threads/{turn.thread_id}/runs", uuid4()
+        yes = {"kind": "approve", "payload_hash": asked.payload_hash.hex()}
+        tries = [
+            ("ana", runs, resumed(APPROVE), 403),
+            ("marta", runs, resumed({**yes, "approval_id": str(nowhere)}), 404),
+            ("marta", f"/v1/approvals/{nowhere}/decision", yes, 404),
+        ]
+        for who, path, body, status in tries:
+            assert (await posted(server, who, path, body)).status_code == status
+        await still_pending(house)
+    told = await house.rows("select actor, subject from audit where action = 'refused' order by n")
+    assert told == [
+        {"actor": "ana", "subject": f"thread:{turn.thread_id}"},
+        {"actor": "marta", "subject": f"thread:{turn.thread_id}"},
+        {"actor": "marta", "subject": f"approval:{nowhere}"},
+    ]
+
+
+async def test_l1_cancelling_all_runs_cancels_what_one_asked_for(database: Database, world: World) -> None:
+    """Runs of one's own turns, also one that somebody else resumed; another's turn that one decided about is left alone."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        body = {"assistant_id": "placet", "command": {"resume": APPROVE}}
+        assert (await posted(server, "marta", f"/threads/{turn.thread_id}/runs", body)).status_code == 200
+        assert (await posted(server, "marta", "/runs/cancel", {"status": "all"})).status_code == 204
+        assert (await house.turn(turn.turn_id)).status == "awaiting_approval"
+        assert (await posted(server, "ana", "/runs/cancel", {"status": "all"})).status_code == 204
+        assert (await house.turn(turn.turn_id)).status == "cancelled"
+    assert world.arrivals() == []

@@ -198,6 +198,17 @@ async def add_metadata(tx: Transaction, user: people.User, thread_id: UUID, meta
     return await get(tx, user, thread_id)
 
 
+async def steer(tx: Transaction, user: people.User, thread_id: UUID) -> None:
+    """Remember that the user wrote into the conversation: what is asked in it is theirs too, and not theirs to decide (A5)."""
+    await tx.execute(
+        """
+        update threads set steered_by = steered_by || %(user)s::text
+         where thread_id = %(thread)s and %(user)s <> all (steered_by)
+        """,
+        {"user": user.user_id, "thread": thread_id},
+    )
+
+
 async def remove(tx: Transaction, user: people.User, thread_id: UUID) -> None:
     """A tombstone: the thread is shown no more. Effects, audit and what still waits for people stay (L1, V3)."""
     await _check_owner(tx, user, thread_id, "removed")

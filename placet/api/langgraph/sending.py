@@ -103,9 +103,10 @@ async def outcome(house: LangGraph, viewer: Viewer) -> AsyncIterator[bytes]:
             raise asyncio.CancelledError
         done = True
         yield (await _result(house, now)).encode()
-    finally:
+    except (GeneratorExit, asyncio.CancelledError):  # a fault of ours is no client's going away
         if not done:
             _gone(house, viewer)
+        raise
 
 
 async def _result(house: LangGraph, run: ClientRun) -> str:
@@ -173,9 +174,10 @@ async def events(house: LangGraph, viewer: Viewer) -> AsyncIterator[bytes]:
             yield event("values", encode({**kept["values"], **interrupts}), None)
         if (error := error_of(now)) is not None:
             yield event("error", encode(error), None)
-    finally:
+    except (GeneratorExit, asyncio.CancelledError):  # a fault of ours is no client's going away
         if not done:
             _gone(house, viewer)
+        raise
 
 
 def event(name: str, data: str, number: int | None) -> bytes:

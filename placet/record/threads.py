@@ -122,6 +122,7 @@ async def get(tx: Transaction, user: people.User, thread_id: UUID) -> Thread:
 _FILTER = """
        and (%(status)s::text is null or s.status = %(status)s)
        and t.metadata @> %(metadata)s
+       and (%(owner)s::jsonb is null or to_jsonb(t.requester) = %(owner)s)
        and (%(ids)s::uuid[] is null or t.thread_id = any (%(ids)s))
 """
 _ORDER: dict[SortBy, LiteralString] = {
@@ -179,11 +180,16 @@ async def count(
 def _filter(
     user: people.User, status: Status | None, metadata: Mapping[str, Any], ids: Sequence[UUID] | None
 ) -> dict[str, Any]:
+    said = dict(metadata)
+    owner = (
+        {"owner": Jsonb(said.pop("owner"))} if "owner" in said else {"owner": None}
+    )  # the row's, not the client's word
     return {
+        **owner,
         "tenant": user.tenant_id,
         "viewer": _viewer(user),
         "status": status,
-        "metadata": Jsonb(dict(metadata)),
+        "metadata": Jsonb(said),
         "ids": list(ids) if ids is not None else None,
     }
 

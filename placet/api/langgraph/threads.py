@@ -38,7 +38,7 @@ async def shown(house: LangGraph, thread: Thread, select: list[str] | None = Non
         "created_at": thread.created_at,
         "updated_at": thread.updated_at,
         "state_updated_at": thread.updated_at,
-        "metadata": {"owner": thread.requester, **thread.metadata},
+        "metadata": {**thread.metadata, "owner": thread.requester},
         "status": thread.status,
         "config": {},
         "context": {},

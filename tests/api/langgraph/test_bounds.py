@@ -178,7 +178,7 @@ async def test_a5_who_writes_into_a_conversation_does_not_decide_what_is_asked_i
         async with server.http(olga) as http:
             assert (await http.get("/v1/approvals", params={"mine": True})).json()["rows"] == []
         await still_pending(house)
-        with pytest.raises(psycopg.errors.CheckViolation, match="asked for what approval"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="wrote into the conversation"):
             await house.rows(
                 """
                 insert into decisions (approval_id, revision, user_id, tenant_id, kind, payload_hash, channel)
@@ -188,3 +188,87 @@ async def test_a5_who_writes_into_a_conversation_does_not_decide_what_is_asked_i
             )
         assert (await posted(server, "marta", f"{thread}/runs", body)).status_code == 200
     assert (await house.go_on(turn)).status == "completed"
+
+
+async def test_l4_looking_starts_nothing(database: Database, world: World) -> None:
+    """A run without input does not start a turn before its time, whoever sends it, and an auditor cannot send one."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        aldo = await known(server, house, "aldo", "auditor")
+        thread = f"/threads/{uuid4()}/runs"
+        later = {"assistant_id": "placet", "input": ASK, "after_seconds": 3600, "if_not_exists": "create"}
+        assert (await posted(server, "ana", thread, later)).status_code == 200
+        look = {"assistant_id": "placet", "input": None}
+        assert (await posted(server, aldo, thread, look)).json()["code"] == "not_allowed"
+        for who in ("marta", "otto", "ana"):
+            assert (await posted(server, who, thread, look)).json()["status"] == "pending"
+        await house.worker.run_until_idle()
+        assert await house.rows("select 1 from turns where status <> 'created'") == []
+
+
+async def test_l4_a_threads_owner_is_who_made_it(database: Database, world: World) -> None:
+    """Metadata cannot name another one, and a search by owner finds what is shown as theirs."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        made = (await posted(server, "ana", "/threads", {"metadata": {"owner": "pedro", "case": 1}})).json()
+        assert made["metadata"] == {"owner": "ana", "case": 1}
+        for owner, found in (("ana", 1), ("pedro", 0), (5, 0)):
+            body = {"metadata": {"owner": owner, "case": 1}}
+            assert len((await posted(server, "marta", "/threads/search", body)).json()) == found
+            assert (await posted(server, "marta", "/threads/count", body)).json() == found
+
+
+async def test_l1_our_own_fault_is_no_client_that_went_away(
+    database: Database, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that breaks because the database is away cancels nothing, also with `on_disconnect: cancel`."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+
+        async def away(*_: object) -> None:
+            raise psycopg.OperationalError("gone")
+
+        body = {"assistant_id": "placet", "input": ASK, "on_disconnect": "cancel"}
+        with monkeypatch.context() as broken:
+            broken.setattr("placet.record.streams.progress", away)
+            with pytest.raises(httpx.RemoteProtocolError):
+                await posted(server, "ana", "/runs/stream", body)
+    [turn] = await house.rows("select status from turns")
+    assert turn == {"status": "created"}
+
+
+@pytest.mark.parametrize("by", ["interrupt", "call"])
+async def test_a3_an_answer_that_is_repeated_is_told_what_is_stored(database: Database, world: World, by: str) -> None:
+    """By interrupt id or by call: the same again is 200, another's 409 with the outcome, and nothing executes twice."""
+    house = await outside_house(database, world, calls(PAY), "Paid.", **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        thread = f"/threads/{turn.thread_id}"
+        [shown] = (await server.client("marta").threads.get_state(str(turn.thread_id)))["interrupts"]
+
+        def answer(kind: str) -> dict[str, Any]:
+            one = {"type": kind, "message": "no"}
+            told = {shown["id"]: one} if by == "interrupt" else {**one, "tool_call_id": shown["value"]["tool_call_id"]}
+            return {"assistant_id": "placet", "command": {"resume": told}}
+
+        assert (await posted(server, "marta", f"{thread}/runs", answer("approve"))).status_code == 200
+        await house.go_on(turn)
+        assert (await posted(server, "marta", f"{thread}/runs/wait", answer("approve"))).status_code == 200
+        for who, kind in (("marta", "reject"), ("pedro", "approve")):
+            told = await posted(server, who, f"{thread}/runs", answer(kind))
+            assert (told.status_code, told.json()["code"]) == (409, "already_decided")
+            assert told.json()["outcome"]["decided_by"] == "marta"
+    await house.worker.run_until_idle()
+    assert len(world.arrivals("pay")) == 1
+
+
+async def test_l1_an_update_whose_goto_leads_nowhere_changes_nothing(database: Database, world: World) -> None:
+    """Both or neither: a refused answer is never about half of it."""
+    house = await outside_house(database, world, "Hello.", **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run("Hello.")
+        note = {"messages": [{"role": "user", "content": "A note."}]}
+        body = {"assistant_id": "placet", "command": {"update": note, "goto": "plan"}}
+        assert (await posted(server, "otto", f"/threads/{turn.thread_id}/runs", body)).status_code == 409
+        state = await server.client("ana").threads.get_state(str(turn.thread_id))
+        assert "A note." not in [message["content"] for message in state["values"]["messages"]]

@@ -191,7 +191,8 @@ def _is_the_same(approval: Approval, decision: Decision) -> bool:
 
 
 def _too_late(approval: Approval) -> AlreadyDecided:
-    by = f" by {approval.decided_by}" if approval.decided_by else ""
+    decided = approval.status in ("approved", "rejected")  # what was closed later was not closed by who had decided it
+    by = f" by {approval.decided_by}" if decided and approval.decided_by else ""
     effect = {
         "dispatched": "It is being executed.",
         "committed": "It was executed.",

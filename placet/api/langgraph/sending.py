@@ -141,8 +141,9 @@ def error_of(run: ClientRun) -> dict[str, Any] | None:
 
 
 async def _again(house: LangGraph, run: ClientRun) -> ClientRun:
+    """The run as it is now, also when somebody removed it from sight while this client waits for it."""
     async with house.services.database.read() as tx:
-        return await client_runs.get(tx, run.tenant_id, run.thread_id, run.client_run_id)
+        return await client_runs.get(tx, run.tenant_id, run.thread_id, run.client_run_id, removed=True)
 
 
 # The stream

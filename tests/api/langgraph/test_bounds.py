@@ -1,13 +1,17 @@
 """What a client does not get by asking differently: another's thread, an older checkpoint, an answer that is none."""
 
+import asyncio
+import json
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import psycopg
 import pytest
 
-from placet.record import people
+from placet.api.langgraph import sending
+from placet.api.langgraph.opened import open_face
+from placet.record import client_runs, people
 from placet.record.database import Database
 from tests.api.langgraph.serving import SETTINGS, Serving, serving
 from tests.api.langgraph.test_resume import APPROVE, ASK, PAY, still_pending
@@ -272,3 +276,38 @@ async def test_l1_an_update_whose_goto_leads_nowhere_changes_nothing(database: D
         assert (await posted(server, "otto", f"/threads/{turn.thread_id}/runs", body)).status_code == 409
         state = await server.client("ana").threads.get_state(str(turn.thread_id))
         assert "A note." not in [message["content"] for message in state["values"]["messages"]]
+
+
+async def test_l1_who_waits_for_a_run_that_is_removed_from_sight_still_gets_its_outcome(
+    database: Database, world: World
+) -> None:
+    """A run that ended can be removed before its waiter has read how it ended; the answer is whole all the same."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        made = (await posted(server, "ana", "/runs", {"assistant_id": "placet", "input": ASK})).json()
+        await house.worker.run_until_idle()
+        async with house.database.transaction() as tx:
+            run = await client_runs.get(tx, TENANT, UUID(made["thread_id"]), UUID(made["run_id"]))
+            await client_runs.remove(tx, run)
+        face = open_face(house.services, asyncio.Event())
+        said = b"".join([part async for part in sending.outcome(face, sending.Viewer(run, []))])
+        assert len(json.loads(said)["__interrupt__"]) == 1
+        path = f"/threads/{made['thread_id']}/runs/{made['run_id']}/join"
+        async with server.http("ana") as http:
+            assert (await http.get(path)).status_code == 404
+
+
+async def test_i5_what_was_approved_and_then_cancelled_was_not_cancelled_by_who_approved(
+    database: Database, world: World
+) -> None:
+    """A late decision is told that it was cancelled, and not by Marta, who had approved."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        [asked] = await house.pending()
+        await house.approve(asked)
+        await house.cancel(turn)
+        late = {"kind": "reject", "reason": "no", "payload_hash": asked.payload_hash.hex()}
+        told = await posted(server, "pedro", f"/v1/approvals/{asked.approval_id}/decision", late)
+        assert (told.status_code, told.json()["message"]) == (409, "It was cancelled before.")
+        assert told.json()["outcome"]["decided_by"] == "marta"

@@ -23,7 +23,7 @@ from placet.api.langgraph.steering import change_state, check_goto, check_may_st
 from placet.record import approvals, client_runs, runs, threads, turns
 from placet.record.approvals import Approval
 from placet.record.client_runs import ClientRun
-from placet.record.decisions import InvalidDecision, NotTheSameRequest, check_may_decide, read_decision
+from placet.record.decisions import InvalidDecision, NotTheSameRequest, check_may_decide, outcome, read_decision
 from placet.record.errors import Conflict, InvalidInput, NotAllowed
 from placet.record.people import User
 
@@ -50,7 +50,7 @@ class Ambiguous(Conflict):
 
 
 class StaleInterrupt(Conflict):
-    """The interrupt that was answered is no longer pending; the details list what is."""
+    """The interrupt that was answered is no longer pending; the details list what is, and say what became of it."""
 
     code = "stale_interrupt"
 
@@ -210,9 +210,8 @@ async def _questions(services: Services, graph: Graph, asked: Asked, answers: li
     return found
 
 
-async def _answered_before(services: Services, graph: Graph, asked: Asked, ids: set[str]) -> dict[str, UUID]:
-    """Approvals that interrupts of older checkpoints showed and that were decided or closed: a client that repeats its
-    answer is told what is stored (A3)."""
+async def _answered_before(services: Services, graph: Graph, asked: Asked, ids: set[str]) -> dict[str, dict[str, Any]]:
+    """What is stored about approvals that interrupts of older checkpoints showed: who answers late is told it (A3)."""
     found: dict[str, UUID] = {}
     async for snapshot in Reader(graph, services.database).history(asked.thread_id, limit=LOOKED_BACK):
         for many in task_interrupts(snapshot).values():
@@ -223,26 +222,28 @@ async def _answered_before(services: Services, graph: Graph, asked: Asked, ids: 
             break
     async with services.database.read() as tx:
         return {
-            id_: approval_id
+            id_: {"outcome": outcome(await approvals.get(tx, asked.user.tenant_id, approval_id), first=False).public()}
             for id_, approval_id in found.items()
-            if (await approvals.get(tx, asked.user.tenant_id, approval_id)).status != "pending"
         }
 
 
 async def _question(
-    services: Services, asked: Asked, answer: Answer, shown: dict[str, dict[str, Any]], before: dict[str, UUID]
+    services: Services,
+    asked: Asked,
+    answer: Answer,
+    shown: dict[str, dict[str, Any]],
+    before: dict[str, dict[str, Any]],
 ) -> Approval:
     tenant = asked.user.tenant_id
     async with services.database.read() as tx:
         if answer.interrupt_id is not None:
             value = shown.get(answer.interrupt_id)
-            if value is None and answer.interrupt_id in before:
-                return await approvals.get(tx, tenant, before[answer.interrupt_id])
             if value is None:
                 raise StaleInterrupt(
                     f"The interrupt {answer.interrupt_id} is not pending (any more); nothing was recorded.",
                     interrupt_id=answer.interrupt_id,
                     pending=sorted(shown),
+                    **before.get(answer.interrupt_id, {}),
                 )
             if value.get("type") != "tool_approval":
                 raise Conflict(f"This is not decided by a resume: {value.get('type')}.", waiting=value)

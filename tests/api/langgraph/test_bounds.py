@@ -241,27 +241,29 @@ async def test_l1_our_own_fault_is_no_client_that_went_away(
     assert turn == {"status": "created"}
 
 
-@pytest.mark.parametrize("by", ["interrupt", "call"])
-async def test_a3_an_answer_that_is_repeated_is_told_what_is_stored(database: Database, world: World, by: str) -> None:
-    """By interrupt id or by call: the same again is 200, another's 409 with the outcome, and nothing executes twice."""
+async def test_a3_an_answer_that_is_repeated_is_told_what_is_stored(database: Database, world: World) -> None:
+    """By call the same again is 200 and another's 409, by an interrupt that is over 409: each with the outcome."""
     house = await outside_house(database, world, calls(PAY), "Paid.", **SETTINGS)
     async with serving(house, worker=False) as server:
         turn = await house.run()
         thread = f"/threads/{turn.thread_id}"
         [shown] = (await server.client("marta").threads.get_state(str(turn.thread_id)))["interrupts"]
 
-        def answer(kind: str) -> dict[str, Any]:
-            one = {"type": kind, "message": "no"}
-            told = {shown["id"]: one} if by == "interrupt" else {**one, "tool_call_id": shown["value"]["tool_call_id"]}
-            return {"assistant_id": "placet", "command": {"resume": told}}
+        async def answer(who: str, kind: str, *, by_call: bool = True) -> httpx.Response:
+            one = {"type": kind, "message": "no", "tool_call_id": shown["value"]["tool_call_id"]}
+            body = {"assistant_id": "placet", "command": {"resume": one if by_call else {shown["id"]: one}}}
+            return await posted(server, who, f"{thread}/runs", body)
 
-        assert (await posted(server, "marta", f"{thread}/runs", answer("approve"))).status_code == 200
+        assert (await answer("marta", "approve")).status_code == 200
         await house.go_on(turn)
-        assert (await posted(server, "marta", f"{thread}/runs/wait", answer("approve"))).status_code == 200
-        for who, kind in (("marta", "reject"), ("pedro", "approve")):
-            told = await posted(server, who, f"{thread}/runs", answer(kind))
-            assert (told.status_code, told.json()["code"]) == (409, "already_decided")
-            assert told.json()["outcome"]["decided_by"] == "marta"
+        assert (await answer("marta", "approve")).status_code == 200
+        for late, code in (
+            (await answer("marta", "reject"), "already_decided"),
+            (await answer("pedro", "approve"), "already_decided"),
+            (await answer("marta", "approve", by_call=False), "stale_interrupt"),
+        ):
+            assert (late.status_code, late.json()["code"]) == (409, code)
+            assert late.json()["outcome"]["decided_by"] == "marta"
     await house.worker.run_until_idle()
     assert len(world.arrivals("pay")) == 1
 

@@ -14,9 +14,10 @@ from psycopg.types.json import Jsonb
 
 from placet.record import audit, people
 from placet.record.database import Transaction
-from placet.record.errors import Conflict, NotAllowed, NotFound
+from placet.record.errors import Conflict, InvalidInput, NotAllowed, NotFound
 
 Status = Literal["idle", "busy", "interrupted", "error"]
+MAX_METADATA = 256 * 1024  # bytes to which clients can make a thread's metadata grow, patch by patch
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 
 
@@ -194,13 +195,21 @@ def _filter(
     }
 
 
-async def add_metadata(tx: Transaction, user: people.User, thread_id: UUID, metadata: Mapping[str, Any]) -> Thread:
-    """Merge metadata into the owner's thread."""
+async def add_metadata(
+    tx: Transaction, user: people.User, thread_id: UUID, metadata: Mapping[str, Any], *, most: int | None = None
+) -> Thread:
+    """Merge metadata into the owner's thread. Raises `InvalidInput` when that would make more than `most` bytes (L5)."""
     await _check_owner(tx, user, thread_id, "changed")
-    await tx.execute(
-        "update threads set metadata = metadata || %(metadata)s where thread_id = %(thread)s",
-        {"metadata": Jsonb(dict(metadata)), "thread": thread_id},
+    added = await tx.execute(
+        """
+        update threads set metadata = metadata || %(metadata)s
+         where thread_id = %(thread)s
+           and (%(most)s::int is null or octet_length((metadata || %(metadata)s)::text) <= %(most)s)
+        """,
+        {"metadata": Jsonb(dict(metadata)), "thread": thread_id, "most": most},
     )
+    if not added:
+        raise InvalidInput(f"A thread's metadata have at most {most:,} bytes in all.", field="metadata")
     return await get(tx, user, thread_id)
 
 

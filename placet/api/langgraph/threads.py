@@ -135,7 +135,7 @@ async def seen(house: LangGraph, caller: Caller, thread_id: UUID) -> Thread:
 async def patch(thread_id: UUID, body: ThreadPatch, house: House, caller: RequesterOrOperator) -> Response:
     """Merged into what is there."""
     async with house.services.database.transaction() as tx:
-        thread = await threads.add_metadata(tx, caller.user, thread_id, body.metadata or {})
+        thread = await threads.add_metadata(tx, caller.user, thread_id, body.metadata or {}, most=threads.MAX_METADATA)
     return json(await shown(house, thread))
 
 

@@ -313,3 +313,24 @@ async def test_i5_what_was_approved_and_then_cancelled_was_not_cancelled_by_who_
         told = await posted(server, "pedro", f"/v1/approvals/{asked.approval_id}/decision", late)
         assert (told.status_code, told.json()["message"]) == (409, "It was cancelled before.")
         assert told.json()["outcome"]["decided_by"] == "marta"
+
+
+async def test_l5_metadata_do_not_grow_without_end(database: Database, world: World) -> None:
+    """Patch by patch up to a limit; then 422 with the field, and the thread takes messages as before."""
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server, server.http("ana") as http:
+        thread = f"/threads/{(await http.post('/threads', json={})).json()['thread_id']}"
+        assert (await http.patch(thread, json={"metadata": {"a": "x" * 200_000}})).status_code == 200
+        told = await http.patch(thread, json={"metadata": {"b": "x" * 200_000}})
+        assert (told.status_code, told.json()["field"]) == (422, "metadata")
+        assert (await http.patch(thread, json={"metadata": {"a": 1}})).json()["metadata"] == {"a": 1, "owner": "ana"}
+        body = {"assistant_id": "placet", "input": ASK}
+        assert (await http.post(f"{thread}/runs", json=body)).status_code == 200
+
+
+async def test_l5_a_trailing_slash_is_another_place(database: Database, world: World) -> None:
+    """404 in JSON, and no redirect that a client would send its key to, in clear behind a proxy."""
+    house = await outside_house(database, world, **SETTINGS)
+    async with serving(house, worker=False) as server, server.http("ana") as http:
+        told = await http.post("/threads/", json={}, headers={"Host": "elsewhere.example"})
+        assert (told.status_code, told.json()["code"]) == (404, "no_such_route")

@@ -4,7 +4,8 @@ All end in `placet.record.decisions.decide`; what stands here is what needs the 
 validated, previewed and judged before it counts (A8).
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,11 +14,11 @@ from langchain_core.runnables import RunnableConfig
 
 from graph.asking import InvalidArguments, assess, draft, validate
 from graph.services import Services
-from placet.record import approvals, decisions, people
+from placet.record import approvals, audit, decisions, people
 from placet.record.approvals import Approval, Revision
 from placet.record.database import Transaction
 from placet.record.decisions import Decided, Decision, InvalidDecision, read_decision
-from placet.record.errors import Conflict, NotAllowed
+from placet.record.errors import Conflict, NotAllowed, NotFound
 from policies.verdicts import Verdict, stricter
 
 
@@ -41,9 +42,22 @@ async def decide(services: Services, approval_id: UUID, raw: object, reviewer: p
 
     Raises also `InvalidDecision` for one that cannot be read and `EditRefused` for an edit that goes too far.
     """
-    prepared = await prepare(services, approval_id, raw, reviewer)
-    async with services.database.transaction("decide") as tx:
-        return await record(tx, services, prepared, reviewer, channel=channel)
+    async with refusals_kept(services, reviewer, f"approval:{approval_id}", channel=channel):
+        prepared = await prepare(services, approval_id, raw, reviewer)
+        async with services.database.transaction("decide") as tx:
+            return await record(tx, services, prepared, reviewer, channel=channel)
+
+
+@asynccontextmanager
+async def refusals_kept(services: Services, who: people.User, subject: str, *, channel: str) -> AsyncIterator[None]:
+    """Who tried to decide what they may not, or what is not there for them, stands in the audit chain of their tenant."""
+    try:
+        yield
+    except (NotAllowed, NotFound) as error:
+        async with services.database.transaction("refused") as tx:
+            body = {"channel": channel, "code": error.code, "message": str(error)}
+            await audit.append(tx, who.tenant_id, actor=who.user_id, action="refused", subject=subject, body=body)
+        raise
 
 
 async def prepare(services: Services, approval_id: UUID, raw: object, reviewer: people.User) -> Prepared:

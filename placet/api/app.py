@@ -61,6 +61,7 @@ def create_app(
         redoc_url=None,
         openapi_url=None,  # served by a route of ours, so that it is declared like every other
         separate_input_output_schemas=False,
+        redirect_slashes=False,  # a redirect would name our own idea of host and scheme, and clients send the key there
     )
     app.state.settings = settings
     app.state.limiter = Limiter(settings.rate_limit)

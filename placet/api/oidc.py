@@ -15,6 +15,7 @@ import jwt
 import structlog
 
 from placet.api.errors import NotAuthenticated
+from placet.record.canonical import NotPlain, check_plain
 from placet.record.errors import PlacetError
 from placet.settings import Settings
 
@@ -85,7 +86,12 @@ class Issuer:
             raise NotAuthenticated("The token has expired; get a new one.") from None
         except jwt.PyJWTError as error:
             raise NotAuthenticated(f"The token is not good: {type(error).__name__}.") from None
-        return Identity(self.name, str(claims["sub"]), _user_id(claims, settings.oidc_user_claim))
+        identity = Identity(self.name, str(claims["sub"]), _user_id(claims, settings.oidc_user_claim))
+        try:
+            check_plain([identity.subject, identity.user_id])
+        except NotPlain:
+            raise NotAuthenticated("The token names somebody by text that no id here has.") from None
+        return identity
 
     async def _key(self, kid: object) -> jwt.PyJWK:
         if not isinstance(kid, str):

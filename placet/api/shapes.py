@@ -33,7 +33,10 @@ Json = dict[str, Any]
 
 
 def _plain(value: T) -> T:
-    canonical.check_plain(value)
+    try:
+        canonical.check_plain(value)
+    except canonical.NotPlain as error:
+        raise ValueError(str(error)) from None  # so that the answer names the field it stands in
     return value
 
 

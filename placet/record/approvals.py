@@ -88,6 +88,7 @@ class Approval:
     decision_reason: str | None
     edited: bool
     effect: str | None  # the status of the effect that used it up
+    steered_by: list[str]  # who else wrote into the conversation that it comes from; they do not decide it (A5)
 
     @property
     def content(self) -> dict[str, Any]:
@@ -238,9 +239,10 @@ _APPROVAL = """
            a.policy_version, a.policy_error, a.rationale, a.difference, a.asked_at, a.expires_at, a.decided_at,
            a.closed_because, a.key_id, a.digest, a.expires_at <= clock() as overdue,
            d.user_id as decided_by, d.kind as decision, d.reason as decision_reason, r.made_by <> 'gate' as edited,
-           e.status as effect
+           e.status as effect, t.steered_by
       from approvals a
       join approval_revisions r using (approval_id, revision)
+      join threads t on t.thread_id = a.thread_id
       left join lateral (select user_id, kind, reason from decisions v
                           where v.approval_id = a.approval_id and v.revision = a.revision and a.decided_at is not null
                           order by v.decided_at desc limit 1) d on true

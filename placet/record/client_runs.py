@@ -132,7 +132,8 @@ _RUN = """
       from client_runs c
       join runs r using (run_id)
       join turns u on u.turn_id = c.turn_id
-     where c.tenant_id = %(tenant)s and c.removed_at is null
+      join threads t on t.thread_id = c.thread_id
+     where c.tenant_id = %(tenant)s and (c.removed_at is null or %(removed)s)
 """
 _STATUS = """
        and (%(status)s::text is null
@@ -144,12 +145,15 @@ _STATUS = """
 """
 
 
-async def get(tx: Transaction, tenant: str, thread_id: UUID | None, run_id: UUID) -> ClientRun:
-    """The run; raises `UnknownRun`. The caller has seen that the thread may be seen."""
+async def get(
+    tx: Transaction, tenant: str, thread_id: UUID | None, run_id: UUID, *, removed: bool = False
+) -> ClientRun:
+    """The run, with `removed` also one that is shown no more; raises `UnknownRun`. The caller has seen that the thread may
+    be seen."""
     run = await tx.fetch_one(
         ClientRun,
         _RUN + "and c.client_run_id = %(run)s and (%(thread)s::uuid is null or c.thread_id = %(thread)s)",
-        {"tenant": tenant, "run": run_id, "thread": thread_id},
+        {"tenant": tenant, "run": run_id, "thread": thread_id, "removed": removed},
     )
     if run is None:
         raise UnknownRun(f"There is no run {run_id} on this thread.", run_id=str(run_id))
@@ -166,20 +170,34 @@ async def of_thread(
         + "and c.thread_id = %(thread)s"
         + _STATUS
         + "order by c.created_at desc, c.client_run_id limit %(limit)s offset %(offset)s",
-        {"tenant": tenant, "thread": thread_id, "status": status, "limit": limit, "offset": offset},
+        {
+            "tenant": tenant,
+            "thread": thread_id,
+            "status": status,
+            "limit": limit,
+            "offset": offset,
+            "removed": False,
+        },
     )
 
 
 async def open_of_user(tx: Transaction, user: people.User, *, limit: int = 1000) -> list[ClientRun]:
-    """Runs that the user may cancel and that have not ended; an operator's are everybody's."""
+    """Runs that the user may cancel and that have not ended: of turns they asked for, whoever resumed them; an operator's
+    are everybody's."""
     return await tx.fetch_all(
         ClientRun,
         _RUN
         + """
-        and r.status <> 'ended' and (%(everybody)s or c.asked_by = %(user)s)
+        and r.status <> 'ended' and (%(everybody)s or t.requester = %(user)s)
         order by c.created_at limit %(limit)s
         """,
-        {"tenant": user.tenant_id, "everybody": user.is_a("operator"), "user": user.user_id, "limit": limit},
+        {
+            "tenant": user.tenant_id,
+            "everybody": user.is_a("operator"),
+            "user": user.user_id,
+            "limit": limit,
+            "removed": False,
+        },
     )
 
 

@@ -170,9 +170,13 @@ async def _get_for_decision(tx: Transaction, tenant: str, approval_id: UUID) -> 
 
 
 def check_may_decide(reviewer: people.User, approval: Approval) -> None:
-    """Raise `NotAllowed` unless the reviewer has the duty and did not ask for the call themselves (A5)."""
+    """Raise `NotAllowed` unless the reviewer has the duty and had no part in asking for the call (A5)."""
     if reviewer.user_id == approval.requester:
         raise NotAllowed("It is your own request; somebody else has to decide it.", duty=approval.duty)
+    if reviewer.user_id in approval.steered_by:
+        raise NotAllowed(
+            "You wrote into the conversation that it comes from; somebody else has to decide it.", duty=approval.duty
+        )
     if not reviewer.is_a("reviewer"):
         raise NotAllowed(f"{reviewer.user_id} is no reviewer.", duty=approval.duty)
     if approval.duty not in reviewer.duties:
@@ -187,7 +191,8 @@ def _is_the_same(approval: Approval, decision: Decision) -> bool:
 
 
 def _too_late(approval: Approval) -> AlreadyDecided:
-    by = f" by {approval.decided_by}" if approval.decided_by else ""
+    decided = approval.status in ("approved", "rejected")  # what was closed later was not closed by who had decided it
+    by = f" by {approval.decided_by}" if decided and approval.decided_by else ""
     effect = {
         "dispatched": "It is being executed.",
         "committed": "It was executed.",

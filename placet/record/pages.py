@@ -74,7 +74,7 @@ async def approvals(
 ) -> list[Approval]:
     """Approvals: what is pending by what expires first, anything else by what was asked last.
 
-    `duties` and `not_of` narrow to what a person with these duties, who is not that requester, may decide.
+    `duties` and `not_of` narrow to what a person with these duties, who did not ask for it, may decide.
     """
     order: LiteralString = (
         """
@@ -100,7 +100,7 @@ async def approvals(
            and (%(thread)s::uuid is null or a.thread_id = %(thread)s)
            and (%(tool)s::text is null or a.tool = %(tool)s)
            and (%(duties)s::text[] is null or a.duty = any(%(duties)s))
-           and (%(not_of)s::text is null or a.requester <> %(not_of)s)
+           and (%(not_of)s::text is null or %(not_of)s <> all (t.steered_by || a.requester))
         """
         + order,
         {

@@ -14,9 +14,10 @@ from psycopg.types.json import Jsonb
 
 from placet.record import audit, people
 from placet.record.database import Transaction
-from placet.record.errors import Conflict, NotAllowed, NotFound
+from placet.record.errors import Conflict, InvalidInput, NotAllowed, NotFound
 
 Status = Literal["idle", "busy", "interrupted", "error"]
+MAX_METADATA = 256 * 1024  # bytes to which clients can make a thread's metadata grow, patch by patch
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 
 
@@ -122,6 +123,7 @@ async def get(tx: Transaction, user: people.User, thread_id: UUID) -> Thread:
 _FILTER = """
        and (%(status)s::text is null or s.status = %(status)s)
        and t.metadata @> %(metadata)s
+       and (%(owner)s::jsonb is null or to_jsonb(t.requester) = %(owner)s)
        and (%(ids)s::uuid[] is null or t.thread_id = any (%(ids)s))
 """
 _ORDER: dict[SortBy, LiteralString] = {
@@ -179,23 +181,47 @@ async def count(
 def _filter(
     user: people.User, status: Status | None, metadata: Mapping[str, Any], ids: Sequence[UUID] | None
 ) -> dict[str, Any]:
+    said = dict(metadata)
+    owner = (
+        {"owner": Jsonb(said.pop("owner"))} if "owner" in said else {"owner": None}
+    )  # the row's, not the client's word
     return {
+        **owner,
         "tenant": user.tenant_id,
         "viewer": viewer(user),
         "status": status,
-        "metadata": Jsonb(dict(metadata)),
+        "metadata": Jsonb(said),
         "ids": list(ids) if ids is not None else None,
     }
 
 
-async def add_metadata(tx: Transaction, user: people.User, thread_id: UUID, metadata: Mapping[str, Any]) -> Thread:
-    """Merge metadata into the owner's thread."""
+async def add_metadata(
+    tx: Transaction, user: people.User, thread_id: UUID, metadata: Mapping[str, Any], *, most: int | None = None
+) -> Thread:
+    """Merge metadata into the owner's thread. Raises `InvalidInput` when that would make more than `most` bytes (L5)."""
     await _check_owner(tx, user, thread_id, "changed")
-    await tx.execute(
-        "update threads set metadata = metadata || %(metadata)s where thread_id = %(thread)s",
-        {"metadata": Jsonb(dict(metadata)), "thread": thread_id},
+    added = await tx.execute(
+        """
+        update threads set metadata = metadata || %(metadata)s
+         where thread_id = %(thread)s
+           and (%(most)s::int is null or octet_length((metadata || %(metadata)s)::text) <= %(most)s)
+        """,
+        {"metadata": Jsonb(dict(metadata)), "thread": thread_id, "most": most},
     )
+    if not added:
+        raise InvalidInput(f"A thread's metadata have at most {most:,} bytes in all.", field="metadata")
     return await get(tx, user, thread_id)
+
+
+async def steer(tx: Transaction, user: people.User, thread_id: UUID) -> None:
+    """Remember that the user wrote into the conversation: what is asked in it is theirs too, and not theirs to decide (A5)."""
+    await tx.execute(
+        """
+        update threads set steered_by = steered_by || %(user)s::text
+         where thread_id = %(thread)s and %(user)s <> all (steered_by)
+        """,
+        {"user": user.user_id, "thread": thread_id},
+    )
 
 
 async def remove(tx: Transaction, user: people.User, thread_id: UUID) -> None:

@@ -18,7 +18,7 @@ BAD_TURNS: list[tuple[Any, int, str]] = [
     ({"message": "   "}, 422, "message"),
     ({"message": 12}, 422, "message"),
     ({"message": None}, 422, "message"),
-    ({"message": "a\x00b"}, 422, ""),
+    ({"message": "a\x00b"}, 422, "message"),
     ({"message": "x" * 200_000}, 422, "message"),
     ({"message": "hi", "thread_id": "nonsense"}, 422, "thread_id"),
     ({"message": "hi", "thread_id": str(uuid4())}, 404, ""),

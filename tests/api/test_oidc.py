@@ -135,6 +135,8 @@ FORGED: dict[str, Any] = {
     "the public key as an HMAC secret": lambda p: p.token(
         algorithm="HS256", key=str(p.key.public_key().public_numbers().n)
     ),
+    "a subject that no database holds": lambda p: p.token(sub="mar\x00ta"),
+    "half of a surrogate pair as subject": lambda p: p.token(sub="\ud800"),
     "garbage": lambda p: "a.b.c",
     "a changed payload": lambda p: p.token().replace(".", ".e30", 1),
 }

@@ -23,11 +23,12 @@ from placet.api.langgraph.steering import change_state, check_goto, check_may_st
 from placet.record import approvals, client_runs, runs, threads, turns
 from placet.record.approvals import Approval
 from placet.record.client_runs import ClientRun
-from placet.record.decisions import InvalidDecision, NotTheSameRequest, check_may_decide, read_decision
-from placet.record.errors import Conflict, InvalidInput
+from placet.record.decisions import InvalidDecision, NotTheSameRequest, check_may_decide, outcome, read_decision
+from placet.record.errors import Conflict, InvalidInput, NotAllowed
 from placet.record.people import User
 
 CHANNEL = "langgraph"
+LOOKED_BACK = 50  # checkpoints in which an interrupt that is no longer pending is looked for
 
 
 class ThreadBusy(Conflict):
@@ -49,7 +50,7 @@ class Ambiguous(Conflict):
 
 
 class StaleInterrupt(Conflict):
-    """The interrupt that was answered is no longer pending; the details list what is."""
+    """The interrupt that was answered is no longer pending; the details list what is, and say what became of it."""
 
     code = "stale_interrupt"
 
@@ -98,18 +99,20 @@ async def admit(services: Services, graph: Graph, asked: Asked) -> ClientRun:
     if body.durability in ("async", "exit"):
         asked.applied["durability"] = "sync"
     command = body.command
+    if body.after_seconds and (command is not None or body.input is None):
+        asked.applied["after_seconds"] = 0
     if command is not None and command.resumes:
         if command.steers or body.input is not None:
             raise InvalidInput("A resume comes alone: without input, update and goto.", field="command")
-        return await _resume(services, graph, asked, command.resume)
+        async with deciding.refusals_kept(services, asked.user, f"thread:{asked.thread_id}", channel=CHANNEL):
+            return await _resume(services, graph, asked, command.resume)
     if command is not None and command.steers:
         return await _steer(services, graph, asked)
     if body.input is not None:
         message = request_of(body.input)
-        if body.checkpoint_id or body.checkpoint:
-            check_latest(body, checkpoint_id(await Reader(graph, services.database).at(asked.thread_id)))
+        await _check_latest(services, graph, asked)
         return await _message(services, asked, message)
-    return await _wake(services, asked)
+    return await _wake(services, graph, asked)
 
 
 def request_of(given: object) -> str:
@@ -199,13 +202,38 @@ async def _questions(services: Services, graph: Graph, asked: Asked, answers: li
         }
         if not named:
             check_latest(asked.body, checkpoint_id(snapshot))
-    found = [await _question(services, asked, answer, shown) for answer in answers]
+    gone = {answer.interrupt_id for answer in answers if answer.interrupt_id} - shown.keys()
+    before = await _answered_before(services, graph, asked, gone) if gone else {}
+    found = [await _question(services, asked, answer, shown, before) for answer in answers]
     if len({approval.approval_id for approval in found}) < len(found):
         raise InvalidDecision("Two answers are about the same call.")
     return found
 
 
-async def _question(services: Services, asked: Asked, answer: Answer, shown: dict[str, dict[str, Any]]) -> Approval:
+async def _answered_before(services: Services, graph: Graph, asked: Asked, ids: set[str]) -> dict[str, dict[str, Any]]:
+    """What is stored about approvals that interrupts of older checkpoints showed: who answers late is told it (A3)."""
+    found: dict[str, UUID] = {}
+    async for snapshot in Reader(graph, services.database).history(asked.thread_id, limit=LOOKED_BACK):
+        for many in task_interrupts(snapshot).values():
+            for interrupt in many:
+                if interrupt["id"] in ids and interrupt["value"].get("type") == "tool_approval":
+                    found.setdefault(interrupt["id"], UUID(interrupt["value"]["approval_id"]))
+        if ids <= found.keys():
+            break
+    async with services.database.read() as tx:
+        return {
+            id_: {"outcome": outcome(await approvals.get(tx, asked.user.tenant_id, approval_id), first=False).public()}
+            for id_, approval_id in found.items()
+        }
+
+
+async def _question(
+    services: Services,
+    asked: Asked,
+    answer: Answer,
+    shown: dict[str, dict[str, Any]],
+    before: dict[str, dict[str, Any]],
+) -> Approval:
     tenant = asked.user.tenant_id
     async with services.database.read() as tx:
         if answer.interrupt_id is not None:
@@ -215,6 +243,7 @@ async def _question(services: Services, asked: Asked, answer: Answer, shown: dic
                     f"The interrupt {answer.interrupt_id} is not pending (any more); nothing was recorded.",
                     interrupt_id=answer.interrupt_id,
                     pending=sorted(shown),
+                    **before.get(answer.interrupt_id, {}),
                 )
             if value.get("type") != "tool_approval":
                 raise Conflict(f"This is not decided by a resume: {value.get('type')}.", waiting=value)
@@ -234,6 +263,11 @@ async def _question(services: Services, asked: Asked, answer: Answer, shown: dic
         pending = await approvals.waiting(tx, tenant, turn_id=turn.turn_id)
     if answer.item_id is not None:
         pending = [approval for approval in pending if approval.item_id == answer.item_id]
+        if not pending:
+            async with services.database.read() as tx:
+                last = await approvals.latest(tx, tenant, answer.item_id)
+            if last is not None and last.thread_id == asked.thread_id:
+                return last  # decided or closed: `decide` answers with what is stored (A3)
     if not pending:
         raise NothingPending(
             f"Nothing waits for an answer on this thread; its last turn is {turn.status}. Nothing was recorded.",
@@ -261,6 +295,21 @@ async def _refuse_unseen(services: Services, user: User, approval: Approval, raw
     )
 
 
+async def _check_latest(services: Services, graph: Graph, asked: Asked) -> None:
+    """As `check_latest`, for who may see the thread: its latest checkpoint is told to nobody else."""
+    if asked.body.checkpoint_id is None and asked.body.checkpoint is None:
+        return
+    latest: str | None = None
+    try:
+        async with services.database.read() as tx:
+            await threads.get(tx, asked.user, asked.thread_id)
+        latest = checkpoint_id(await Reader(graph, services.database).at(asked.thread_id))
+    except threads.NoSuchThread:
+        if not asked.create:
+            raise
+    check_latest(asked.body, latest)
+
+
 def check_latest(body: RunCreate, latest: str | None) -> None:
     """Raise `StaleCheckpoint` unless the checkpoint that the client names, if any, is the thread's latest."""
     named = body.checkpoint_id or (body.checkpoint.checkpoint_id if body.checkpoint else None)
@@ -275,8 +324,13 @@ def check_latest(body: RunCreate, latest: str | None) -> None:
 # Waking and steering
 
 
-async def _wake(services: Services, asked: Asked) -> ClientRun:
-    """No input: look again at what waits. It decides nothing."""
+async def _wake(services: Services, graph: Graph, asked: Asked) -> ClientRun:
+    """No input: look again at what waits. It decides nothing, and starts nothing."""
+    if not any(asked.user.is_a(role) for role in ("requester", "reviewer", "operator")):
+        raise NotAllowed(
+            f"{asked.user.user_id} is {', '.join(asked.user.roles)}, and looks; a run is for those who act."
+        )
+    await _check_latest(services, graph, asked)
     async with services.database.transaction("wake") as tx:
         await threads.get(tx, asked.user, asked.thread_id)
         await runs.lock_thread(tx, asked.thread_id)
@@ -285,7 +339,8 @@ async def _wake(services: Services, asked: Asked) -> ClientRun:
             raise NothingPending(
                 f"There is nothing to go on with: the last turn is {turn.status}. Send a message.", status=turn.status
             )
-        await runs.make_due(tx, turn.tenant_id, turn.thread_id, turn.turn_id, because="resume")
+        if turn.status != "created":  # one that waits for its time or its turn is followed, not started before it
+            await runs.make_due(tx, turn.tenant_id, turn.thread_id, turn.turn_id, because="resume")
         return await client_runs.insert(tx, asked.user, asked.thread_id, turn.turn_id, kind="wake", **asked.kept())
 
 
@@ -298,6 +353,9 @@ async def _steer(services: Services, graph: Graph, asked: Asked) -> ClientRun:
     async with services.database.read() as tx:
         await threads.get(tx, user, asked.thread_id)
         turn = await turns.latest(tx, user.tenant_id, asked.thread_id)
+    await _check_latest(services, graph, asked)
+    if command.goto and turn.status in turns.ENDED and turn.status != "failed":
+        raise _nowhere_to_go(turn)
     if command.update:
         await change_state(services, graph, user, asked.thread_id, command.update)
     async with services.database.transaction("steer") as tx:
@@ -307,13 +365,16 @@ async def _steer(services: Services, graph: Graph, asked: Asked) -> ClientRun:
             if turn.status == "failed":
                 await turns.retry(tx, user, turn.turn_id)
             elif turn.status in turns.ENDED:
-                raise NothingPending(
-                    f"The last turn is {turn.status}: there is no planning to go back to. Send a message.",
-                    status=turn.status,
-                )
+                raise _nowhere_to_go(turn)
             else:
                 await runs.make_due(tx, turn.tenant_id, turn.thread_id, turn.turn_id, because="resume")
         return await client_runs.insert(tx, user, asked.thread_id, turn.turn_id, kind="update", **asked.kept())
+
+
+def _nowhere_to_go(turn: turns.Turn) -> NothingPending:
+    return NothingPending(
+        f"The last turn is {turn.status}: there is no planning to go back to. Send a message.", status=turn.status
+    )
 
 
 def new_thread_id() -> UUID:

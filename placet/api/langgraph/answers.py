@@ -49,7 +49,7 @@ def _answer(interrupt_id: str | None, given: object) -> Answer:
         raw = {key: value for key, value in one.items() if key not in ("approval_id", "tool_call_id", "type")}
     else:
         raw = _from_client(one)
-        if isinstance(one.get("payload_hash"), str):
+        if "payload_hash" in one:  # also one that is no hash: `read_decision` refuses it
             raw["payload_hash"] = one["payload_hash"]
     return Answer(interrupt_id, _id(one, "approval_id"), _id(one, "tool_call_id"), raw)
 

@@ -3,8 +3,9 @@
 from typing import Annotated, Any
 from uuid import UUID, uuid5
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
+from pydantic import Field
 
 from graph import Graph
 from placet.api.auth import Anybody, needs
@@ -98,12 +99,11 @@ async def schemas(assistant_id: str, house: House, caller: Anybody) -> dict[str,
 
 @router.get("/assistants/{assistant_id}/graph", summary="The graph's picture", responses=answers(404))
 async def picture(
-    request: Request, assistant_id: str, house: House, xray: Annotated[str, Query(max_length=10)] = "false"
+    assistant_id: str, house: House, xray: Annotated[bool | Annotated[int, Field(ge=0, le=10)], Query()] = False
 ) -> Response:
     """Nodes and edges; `xray` draws the pipeline of a call as well."""
     check_assistant(assistant_id)
-    deep: int | bool = int(xray) if xray.isdigit() else xray.lower() == "true"
-    return json(house.graph.get_graph(xray=deep).to_json())
+    return json(house.graph.get_graph(xray=xray).to_json())
 
 
 @router.get("/assistants/{assistant_id}/subgraphs", summary="The graph's subgraphs", responses=answers(404))

@@ -99,6 +99,13 @@ class CheckpointRef(Body):
     checkpoint_ns: Text | None = None
     checkpoint_id: Text | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _in_a_config(cls, given: object) -> object:
+        """The JavaScript SDK names a checkpoint by a whole configuration."""
+        inside = given.get("configurable") if isinstance(given, Mapping) else None
+        return inside if isinstance(inside, Mapping) else given
+
 
 class StateAt(Body):
     """The state at a checkpoint."""
@@ -111,7 +118,7 @@ class StateAt(Body):
 class History(Body):
     """Which of the thread's checkpoints, newest first."""
 
-    limit: Annotated[int, Field(ge=1, le=100)] = 10
+    limit: Limit = 10
     before: CheckpointRef | Text | None = None
     metadata: Words | None = None
     checkpoint: CheckpointRef | None = None
@@ -136,8 +143,8 @@ class Command(Body):
 
     @property
     def resumes(self) -> bool:
-        """Whether it carries a resume value; null is none."""
-        return self.resume is not None
+        """Whether it carries a resume value; null beside an update or a goto is none, alone it is a bad one."""
+        return self.resume is not None or ("resume" in self.model_fields_set and not self.steers)
 
     @property
     def steers(self) -> bool:

@@ -103,9 +103,10 @@ async def outcome(house: LangGraph, viewer: Viewer) -> AsyncIterator[bytes]:
             raise asyncio.CancelledError
         done = True
         yield (await _result(house, now)).encode()
-    finally:
+    except (GeneratorExit, asyncio.CancelledError):  # a fault of ours is no client's going away
         if not done:
             _gone(house, viewer)
+        raise
 
 
 async def _result(house: LangGraph, run: ClientRun) -> str:
@@ -140,8 +141,9 @@ def error_of(run: ClientRun) -> dict[str, Any] | None:
 
 
 async def _again(house: LangGraph, run: ClientRun) -> ClientRun:
+    """The run as it is now, also when somebody removed it from sight while this client waits for it."""
     async with house.services.database.read() as tx:
-        return await client_runs.get(tx, run.tenant_id, run.thread_id, run.client_run_id)
+        return await client_runs.get(tx, run.tenant_id, run.thread_id, run.client_run_id, removed=True)
 
 
 # The stream
@@ -173,9 +175,10 @@ async def events(house: LangGraph, viewer: Viewer) -> AsyncIterator[bytes]:
             yield event("values", encode({**kept["values"], **interrupts}), None)
         if (error := error_of(now)) is not None:
             yield event("error", encode(error), None)
-    finally:
+    except (GeneratorExit, asyncio.CancelledError):  # a fault of ours is no client's going away
         if not done:
             _gone(house, viewer)
+        raise
 
 
 def event(name: str, data: str, number: int | None) -> bytes:

@@ -1,7 +1,8 @@
 """What an operator may do to a thread's state: add messages to the conversation, or have the turn planned again (L1).
 
 Writing a state is authority over what a graph does next, so it is bounded: verdicts, approvals and effects are rows that
-no state can stand in for, and of the state only the conversation can be added to. It claims the thread like a run, so it
+no state can stand in for, and of the state only the conversation can be added to. Who added to it decides nothing that is
+asked in it (A5). It claims the thread like a run, so it
 never writes beside one.
 """
 
@@ -69,8 +70,8 @@ async def _claim(
 ) -> tuple[Owned, turns.Turn]:
     settings = services.settings
     async with services.database.transaction("claim_state") as tx:
+        await runs.lock_thread(tx, thread_id)  # before it is read: a decision or a cancellation may be on its way
         thread = await threads.get(tx, user, thread_id)
-        await runs.lock_thread(tx, thread_id)
         if thread.turn_id is None or thread.status == "busy":
             raise StateInUse(
                 "The thread has no state yet." if thread.turn_id is None else "A run of this thread goes on."
@@ -82,6 +83,7 @@ async def _claim(
         )
         if owned is None or owned.turn_id != turn.turn_id:
             raise StateInUse(f"The thread's turn is {turn.status}, and it could not be claimed; look again.")
+        await threads.steer(tx, user, thread_id)
         said: list[dict[str, Any]] = [{"type": message.type, "text": message.text} for message in messages]
         await audit.append(
             tx,

@@ -22,6 +22,7 @@ from placet.api.langgraph.state import checkpoint_id, task_interrupts, thread_st
 from placet.api.langgraph.steering import StateInUse, change_state
 from placet.emit import encode
 from placet.record import threads
+from placet.record.errors import InvalidInput
 from placet.record.threads import Thread, ThreadExists
 
 router = APIRouter(tags=["threads"])
@@ -37,7 +38,7 @@ async def shown(house: LangGraph, thread: Thread, select: list[str] | None = Non
         "created_at": thread.created_at,
         "updated_at": thread.updated_at,
         "state_updated_at": thread.updated_at,
-        "metadata": {"owner": thread.requester, **thread.metadata},
+        "metadata": {**thread.metadata, "owner": thread.requester},
         "status": thread.status,
         "config": {},
         "context": {},
@@ -134,7 +135,7 @@ async def seen(house: LangGraph, caller: Caller, thread_id: UUID) -> Thread:
 async def patch(thread_id: UUID, body: ThreadPatch, house: House, caller: RequesterOrOperator) -> Response:
     """Merged into what is there."""
     async with house.services.database.transaction() as tx:
-        thread = await threads.add_metadata(tx, caller.user, thread_id, body.metadata or {})
+        thread = await threads.add_metadata(tx, caller.user, thread_id, body.metadata or {}, most=threads.MAX_METADATA)
     return json(await shown(house, thread))
 
 
@@ -200,7 +201,7 @@ async def history_of(
     thread_id: UUID,
     house: House,
     caller: Anybody,
-    limit: Annotated[int, Query(ge=1, le=100)] = 10,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 10,
     before: Annotated[UUID | None, Query()] = None,
 ) -> Response:
     """Newest first."""
@@ -213,6 +214,8 @@ async def history(thread_id: UUID, body: History, house: House, caller: Anybody)
     """Newest first."""
     await seen(house, caller, thread_id)
     before = body.before if isinstance(body.before, str) or body.before is None else body.before.checkpoint_id
+    if body.before is not None and not before:
+        raise InvalidInput("It names no checkpoint: give its checkpoint_id.", field="before")
     namespace = (body.checkpoint.checkpoint_ns if body.checkpoint else None) or ""
     found = house.reader.history(
         thread_id, limit=body.limit, before=before, namespace=namespace, metadata=body.metadata

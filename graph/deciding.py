@@ -54,7 +54,7 @@ async def refusals_kept(services: Services, who: people.User, subject: str, *, c
     try:
         yield
     except (NotAllowed, NotFound) as error:
-        async with services.database.transaction("refused") as tx:
+        async with services.database.transaction("decision_refused") as tx:
             body = {"channel": channel, "code": error.code, "message": str(error)}
             await audit.append(tx, who.tenant_id, actor=who.user_id, action="refused", subject=subject, body=body)
         raise

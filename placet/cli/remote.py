@@ -138,6 +138,7 @@ def _approval(row: Json) -> Approval:
         "tenant_id": "",
         "key_id": "",
         "digest": b"",
+        "steered_by": [],  # the server has looked: `may_decide`
     }
     return _row(Approval, filled)
 

@@ -38,6 +38,7 @@ ELSEWHERE = {
     "renew": "needs a lease that runs out in real time: tests/crash/test_ownership.py",
     "prune_streams": "once a minute, on no call's way: tests/crash/test_ownership.py",
     "refuse": "needs a checkpoint of another version: tests/graph/test_versions.py",
+    "decision_refused": "writes down who was refused, and changes nothing else: tests/api/langgraph/test_bounds.py",
     "orphan_all": "needs a graph without a node: tests/graph/test_orphans.py",
     "was_refused": "a guard: `refused` ends effect and call in one transaction, so that nobody finds one without the other",
 }

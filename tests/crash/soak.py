@@ -150,18 +150,18 @@ class Storm:
             raw = {"kind": "approve_with_changes", "arguments": _edited(asked.tool, arguments)}
         else:
             raw = {"kind": "approve"}
+        who = ["marta", "pedro"] if random.random() < 0.3 else [random.choice(["marta", "pedro"])]
         with suppress(PlacetError):  # somebody or something was faster
-            await patiently(lambda: self._record(asked, raw))
+            await patiently(lambda: self._record(asked, raw, who))  # again by the same: they are told what is stored
 
-    async def _record(self, asked: Approval, raw: dict[str, Any]) -> None:
+    async def _record(self, asked: Approval, raw: dict[str, Any], who: list[str]) -> None:
         shown = await prepare_edit(self.services, asked, raw["arguments"]) if "arguments" in raw else asked
         raw = {**raw, "payload_hash": shown.payload_hash.hex()}
         async with self.services.database.read() as tx:
-            marta = await people.get(tx, TENANT, "marta")
-            pedro = await people.get(tx, TENANT, "pedro")
-        who = [marta, pedro] if random.random() < 0.3 else [random.choice([marta, pedro])]
+            reviewers = [await people.get(tx, TENANT, name) for name in who]
         answers = await asyncio.gather(
-            *(decide(self.services, asked.approval_id, raw, one, channel="soak") for one in who), return_exceptions=True
+            *(decide(self.services, asked.approval_id, raw, one, channel="soak") for one in reviewers),
+            return_exceptions=True,
         )
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, PlacetError):
@@ -251,6 +251,17 @@ def _edited(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
             return {"names": [*arguments["names"], "more"]}
 
 
+OF_THE_CALL = """
+    select i.turn_id::text, i.status, i.result as told, a.status as asked, d.kind, d.user_id,
+           e.status as effect, e.evidence
+      from placet.plan_items i
+      left join placet.approvals a using (item_id)
+      left join placet.decisions d using (approval_id)
+      left join placet.effects e on e.item_id = i.item_id and e.undoes is null
+     where convert_from(i.arguments, 'UTF8') like '%%"' || %(mark)s || '"%%'
+"""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the witness and the rows say in the end."""
@@ -285,7 +296,7 @@ async def verdict(storm: Storm) -> Verdict:
             elif count and mark in storm.rejected:
                 against.append(f"{tool} {mark} was rejected")
             elif count == 0 and mark not in storm.rejected:
-                lost.append(f"{tool} {mark}")
+                lost.append(f"{tool} {mark}: {await storm.rows(OF_THE_CALL, mark=mark)}")
             elif count and not _same(what[tool, mark], expected := storm.edited.get(mark, arguments)):
                 against.append(f"{tool} {mark}: {what[tool, mark]} instead of {expected}")
     against += [f"{tool} {mark}: nobody asked for it" for tool, mark in done]

@@ -173,24 +173,26 @@ async def test_g3_siblings_decided_while_the_first_executes(slot: Slot) -> None:
 
 
 async def test_e3_a_sibling_that_breaks_does_not_cut_a_call_from_its_receipt(database: Database, world: World) -> None:
-    """The database is away for one call while the other has paid and waits for the answer: its receipt is written all the
-    same, and the next run has nothing to look up."""
-    started, gate = asyncio.Event(), asyncio.Event()
+    """The database is away for one call while the other has paid and waits for the answer: the thread is kept until its
+    receipt is written, and the next run has nothing to look up."""
+    started, gate, broken = asyncio.Event(), asyncio.Event(), asyncio.Event()
     world.next("label", happens_after(gate, started))
     house = await outside_house(database, world, calls(("label", {"name": "new"}), ("look", {"what": "x"})), "Done.")
     turn = await house.ask()
 
     async def break_when_the_call_is_out() -> None:
         await started.wait()
+        broken.set()
         raise psycopg.OperationalError("away")
 
     crashpoints.arm("read_started:begin", break_when_the_call_is_out)
     owned = await house.worker.claim(turn.thread_id)
     assert owned is not None
-    await house.worker._drive(owned)  # over, as far as the run is concerned; the call is still out
+    driving = asyncio.create_task(house.worker._drive(owned))
+    await broken.wait()
     assert (await house.effects(turn))[0].status == "dispatched"
     gate.set()
-    await house.services.settled(owned)
+    await driving
     assert (await house.effects(turn))[0].status == "committed"
 
     await house.rows("update threads set lease_until = clock() - interval '1 second' returning thread_id")

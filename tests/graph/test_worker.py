@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from placet import platform
 from placet.record import by_hand, crashpoints, people, runs
 from placet.record.database import Database
 from placet.worker import Worker
@@ -256,7 +255,7 @@ def test_o3_by_default_a_dead_workers_run_is_taken_up_within_15_seconds() -> Non
 
 
 async def test_o1_a_lost_connection_does_not_end_the_keeping_of_a_lease(database: Database, world: World) -> None:
-    """Where LangGraph's own server runs the graph: one renewal fails, the next one keeps the thread."""
+    """One renewal fails, the next one keeps the thread."""
     house = await outside_house(database, world, "Hello.", lease=timedelta(seconds=0.6))
     await house.ask()
     owned = await house.worker.claim()
@@ -266,7 +265,10 @@ async def test_o1_a_lost_connection_does_not_end_the_keeping_of_a_lease(database
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     crashpoints.arm("renew:begin", lost)
-    keeper = asyncio.create_task(platform._keep(house.services, owned))
+    run: asyncio.Task[str] = asyncio.create_task(asyncio.sleep(60, "completed"))
+    keeper = asyncio.create_task(house.worker._keep(owned, run))
     await asyncio.sleep(1.0)
     assert await house.elsewhere().worker.claim() is None
+    assert not run.done()
+    run.cancel()
     keeper.cancel()

@@ -126,9 +126,8 @@ async def _advance(
         async with services.database.transaction("refuse") as tx:
             status = await turns.refuse(tx, owned, error.as_json())
     except AWAY:
-        await services.settled(
-            owned
-        )  # a sibling's call may be out: the thread is kept until its receipt is stored (E3)
+        # A sibling's call may be out: the thread is kept until its receipt is stored (E3).
+        await services.settled(owned)
         raise
     except Exception as error:
         if runs.is_stale(error):
@@ -171,9 +170,8 @@ async def _run(
     await services.settled(owned)
     after = await graph.aget_state(config)
     if _leads_nowhere(after) and not await _orphaned(services, owned):
-        await graph.aupdate_state(
-            config, {"ending": None}, as_node="call"
-        )  # plan is next, and leads back what was sent
+        # Plan is next, and leads back what was sent.
+        await graph.aupdate_state(config, {"ending": None}, as_node="call")
         await _go(graph, config, None, sink)
         after = await graph.aget_state(config)
     if sink is not None:

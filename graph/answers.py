@@ -170,9 +170,8 @@ def _proposed(message: AIMessage) -> list[tuple[object, object]]:
         return [(f.get("name"), f.get("arguments")) if isinstance(f, dict) else (None, None) for f in functions]
     calls = [*message.tool_calls, *message.invalid_tool_calls]
     order = _order_in_content(message)
-    calls.sort(
-        key=lambda call: order.get(call.get("id"), len(message.content))
-    )  # stable: where nothing is known, as they came
+    # Stable: where nothing is known, as they came.
+    calls.sort(key=lambda call: order.get(call.get("id"), len(message.content)))
     return [(call.get("name"), call.get("args")) for call in calls]
 
 

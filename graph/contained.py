@@ -58,9 +58,8 @@ async def _ended(services: Services, state: CallState, config: RunnableConfig, e
     because = str(error) if isinstance(error, PlacetError) else said(error)
     async with services.database.transaction("call_broke") as tx:
         await runs.fence(tx, owned)
-        await items.get(
-            tx, owned.tenant_id, owned.turn_id, item_id
-        )  # one of this turn, or the turn itself is not to be trusted
+        # One of this turn, or the turn itself is not to be trusted.
+        await items.get(tx, owned.tenant_id, owned.turn_id, item_id)
         asked = await approvals.latest(tx, owned.tenant_id, item_id)
         effect = await effects.of_item(tx, owned.tenant_id, item_id)
         if effect is not None and effect.status == "dispatched":

@@ -85,9 +85,7 @@ class Worker:
                 task.add_done_callback(self._done)
         except AWAY as error:
             log.warning("database_away", worker=self.name, error=str(error).strip())
-        except (
-            psycopg.Error
-        ):  # one look that fails must not end the worker: what runs goes on, and the next look may work
+        except psycopg.Error:  # what runs goes on, and the next look may work
             log.exception("look_failed", worker=self.name)
 
     def _done(self, task: asyncio.Task[None]) -> None:

@@ -182,11 +182,9 @@ def _filter(
     user: people.User, status: Status | None, metadata: Mapping[str, Any], ids: Sequence[UUID] | None
 ) -> dict[str, Any]:
     said = dict(metadata)
-    owner = (
-        {"owner": Jsonb(said.pop("owner"))} if "owner" in said else {"owner": None}
-    )  # the row's, not the client's word
+    owner = Jsonb(said.pop("owner")) if "owner" in said else None  # the row's, not the client's word
     return {
-        **owner,
+        "owner": owner,
         "tenant": user.tenant_id,
         "viewer": viewer(user),
         "status": status,

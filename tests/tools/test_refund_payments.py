@@ -5,8 +5,9 @@ import json
 import sys
 
 import pytest
-from psycopg import errors
+from psycopg import OperationalError, errors
 
+from placet.record import crashpoints
 from placet.record.database import Database
 from tests.tools.conftest import CountingDatabase, MakeDue
 from tools.contract import NothingSent, Refused
@@ -398,6 +399,23 @@ class TestExecute:
 
         with pytest.raises(NothingSent):
             await RefundPayments(Shop(closed, "acme")).execute(of(["R-1"]), "op")
+
+    async def test_e4_a_claim_without_an_answer_is_not_called_unsent(
+        self, tool: RefundPayments, shop: Shop, make_due: MakeDue
+    ) -> None:
+        """The connection dies as the claim is committed: observing finds nothing at the gateway, and releases it."""
+        due = await make_due(900)
+
+        async def lost() -> None:
+            raise OperationalError("server closed the connection unexpectedly")
+
+        crashpoints.arm(":committed", lost)
+        with pytest.raises(OperationalError):
+            await tool.execute(of(due), "op")
+        assert await books(shop, due) == {due[0]: ("due", "op")}
+
+        assert (await tool.observe(of(due), "op")).status == "absent"
+        assert await books(shop, due) == {due[0]: ("due", None)}
 
 
 async def test_five_hundred_ids_take_as_many_queries_as_one(counting: CountingDatabase, make_due: MakeDue) -> None:

@@ -109,10 +109,13 @@ class RefundPayments(Tool[RefundArguments, RefundFacts]):
         Raises `NothingSent` when our own database cannot be reached before anything has left, `Refused` when none of
         the ids can be sent (`nothing_due`) or the gateway says no.
         """
+        known: Sequence[Refund] | None = None
         try:
             async with self._shop.database.transaction() as tx:
                 known = await refunds.claim(tx, self._shop.tenant, args.refund_due_ids, operation_id)
         except OperationalError as error:
+            if known is not None:  # the commit was on its way: the claim may hold, until `observe` releases it
+                raise
             raise NothingSent(f"The shop's database did not answer, nothing was sent: {error}") from error
         batch = _batch(known, operation_id)
         if not batch:

@@ -24,7 +24,7 @@ from placet.record import canonical
 from placet.record.approvals import Approval, Revision
 from placet.record.decisions import Decided
 from placet.record.effects import Effect
-from placet.record.errors import NotAllowed, NotFound
+from placet.record.errors import Conflict, NotAllowed, NotFound
 from placet.record.events import Event
 from placet.record.items import Item
 from placet.record.turns import ENDED, Turn
@@ -44,6 +44,12 @@ class SomebodyElse(NotAllowed):
     """The key is another person's than --as names."""
 
     code = "somebody_else"
+
+
+class NotUndone(Conflict):
+    """The undo was refused, or its answer did not come; beside the database it has the same code."""
+
+    code = "undo_refused"
 
 
 Way = Callable[..., Awaitable[int | None]]
@@ -373,9 +379,17 @@ async def _effect_resolve(
 
 
 async def _effect_undo(client: "Client", effect: str, as_json: bool) -> None:
-    said = await client.send("POST", f"/v1/effects/{await _find(client, 'effect', effect)}/undo")
-    summary = (said["receipt"] or said["error"] or {}).get("summary", said["status"])
-    _tell("effect", said, f"The undo is {said['status']}: {summary}", as_json=as_json)
+    operation_id = await _find(client, "effect", effect)
+    said = await client.send("POST", f"/v1/effects/{operation_id}/undo")
+    told = said["receipt"] or said["error"] or {}
+    summary = told.get("summary") or told.get("message") or said["status"]
+    if said["status"] != "committed":
+        raise NotUndone(
+            f"Effect {output.short(operation_id)} was not taken back, the undo is {said['status']}: {summary}",
+            operation_id=said["operation_id"],
+            status=said["status"],
+        )
+    _tell("effect", said, f"The undo is committed: {summary}", as_json=as_json)
 
 
 async def _policy_explain(client: "Client", call: str, arguments: str | None, as_json: bool) -> None:

@@ -219,4 +219,12 @@ async def end_undo(
             turn_id=undo.turn_id,
             item_id=undo.item_id,
         )
+        await audit.append(
+            tx,
+            undo.tenant_id,
+            actor=f"tool:{undo.tool}",
+            action=status,
+            subject=f"effect:{undo.operation_id}",
+            body={"undoes": str(undo.undoes), "receipt": receipt, "error": error},
+        )
     return await effects.get(tx, undo.tenant_id, undo.operation_id)

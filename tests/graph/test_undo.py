@@ -1,6 +1,7 @@
 """Taking back what was done: an effect of its own, once, with a receipt (E9)."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -61,6 +62,10 @@ async def test_e9_what_was_done_is_taken_back_with_a_receipt(database: Database,
     assert [event.payload.get("undoes") for event in events][-2:] == [str(before.operation_id)] * 2
     [line] = await house.rows("select actor from audit where action = 'undoes'")
     assert line["actor"] == "ana"
+    [line] = await house.rows(
+        "select body from audit where subject = %(of)s and action = 'committed'", of=f"effect:{taken.operation_id}"
+    )
+    assert json.loads(line["body"])["undoes"] == str(before.operation_id)
 
 
 async def test_e9_taken_back_once_however_often_it_is_commanded(database: Database, world: World) -> None:

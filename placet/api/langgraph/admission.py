@@ -22,6 +22,7 @@ from placet.api.langgraph.state import Reader, checkpoint_id, task_interrupts
 from placet.api.langgraph.steering import change_state, check_goto, check_may_steer
 from placet.record import approvals, client_runs, runs, threads, turns
 from placet.record.approvals import Approval
+from placet.record.canonical import NotPlain, canonical
 from placet.record.client_runs import ClientRun
 from placet.record.decisions import InvalidDecision, NotTheSameRequest, check_may_decide, outcome, read_decision
 from placet.record.errors import Conflict, InvalidInput, NotAllowed
@@ -279,7 +280,21 @@ async def _question(
             f"{len(pending)} calls wait; answer by interrupt id: {{id: decision}}. Nothing was recorded.",
             approvals=[str(approval.approval_id) for approval in pending],
         )
+    if answer.echo is not None and not _is_of(answer.echo, pending[0]):
+        raise NotTheSameRequest(
+            f"The answer is about {answer.echo['action'][:100]}, and what waits is another call ({pending[0].tool}): look "
+            "at it, then decide. Nothing was recorded.",
+            pending_hash=pending[0].payload_hash.hex(),
+        )
     return pending[0]
+
+
+def _is_of(echo: dict[str, Any], asked: Approval) -> bool:
+    """Whether what the client showed is what is pending."""
+    try:
+        return echo["action"] == asked.tool and canonical(echo["args"]) == canonical(asked.content["arguments"])
+    except NotPlain:
+        return False
 
 
 async def _refuse_unseen(services: Services, user: User, approval: Approval, raw: dict[str, Any]) -> None:

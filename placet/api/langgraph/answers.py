@@ -6,7 +6,8 @@
     {"type": "approve" | "edit" | "reject", "tool_call_id": …}           one call
     {interrupt id: any of these, …}                             by interrupt id
 
-What a client echoes of the action is dropped: only the kind, the reason, an edit and the hash count (A2).
+What a client echoes of the action is never executed: only the kind, the reason, an edit and the hash count (A2). It does
+say which call its author saw, so an answer that echoes another one than is pending is refused (L2).
 """
 
 import re
@@ -32,6 +33,7 @@ class Answer:
     approval_id: UUID | None
     item_id: UUID | None
     raw: dict[str, Any]  # kind, reason, arguments, payload_hash: what `read_decision` takes
+    echo: dict[str, Any] | None = None  # the call as the client showed it: `action` and `args`
 
 
 def read_answers(resume: object) -> list[Answer]:
@@ -51,7 +53,17 @@ def _answer(interrupt_id: str | None, given: object) -> Answer:
         raw = _from_client(one)
         if "payload_hash" in one:  # also one that is no hash: `read_decision` refuses it
             raw["payload_hash"] = one["payload_hash"]
-    return Answer(interrupt_id, _id(one, "approval_id"), _id(one, "tool_call_id"), raw)
+    return Answer(interrupt_id, _id(one, "approval_id"), _id(one, "tool_call_id"), raw, _echo(one))
+
+
+def _echo(one: dict[str, Any]) -> dict[str, Any] | None:
+    """What Agent Inbox sends along with an `accept`; beside an edit it is the edited call."""
+    action = one.get("args")
+    if one.get("type") not in ("accept", "approve") or not isinstance(action, Mapping):
+        return None
+    if not isinstance(action.get("action"), str) or not isinstance(action.get("args"), Mapping):
+        return None
+    return {"action": action["action"], "args": dict(action["args"])}
 
 
 def _only(given: object) -> dict[str, Any]:

@@ -50,6 +50,12 @@ Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
+def _checkpoint_in(config: object) -> object:
+    """The checkpoint that a configuration names, as clients said it before there was a field for it."""
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    return configurable.get("checkpoint_id") if isinstance(configurable, Mapping) else None
+
+
 class Body(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -181,6 +187,8 @@ class RunCreate(Body):
             for field, why in UNSUPPORTED.items():
                 if given.get(field):
                     raise ValueError(f"{field}: {why}")
+            if (named := _checkpoint_in(given.get("config"))) and not given.get("checkpoint_id"):
+                return {**given, "checkpoint_id": named}
         return given
 
     @field_validator("stream_mode")

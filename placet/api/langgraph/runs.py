@@ -5,12 +5,14 @@ A request that starts or resumes work answers when it is durable (L3): at once, 
 """
 
 import json as plain
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from placet.api import auth
 from placet.api.auth import Anybody, Caller
 from placet.api.errors import answers
 from placet.api.langgraph import sending
@@ -24,6 +26,7 @@ from placet.api.opened import Tools
 from placet.record import client_runs
 from placet.record.client_runs import ClientRun
 from placet.record.errors import InvalidInput, PlacetError
+from placet.record.threads import NoSuchThread
 from placet.record.turns import TurnEnded
 
 router = APIRouter(tags=["runs"])
@@ -65,6 +68,31 @@ def headers(run: ClientRun, back: Literal["stream", "join"] | None) -> dict[str,
     return told
 
 
+Seeing = Callable[[ClientRun], Callable[[], Awaitable[dict[str, Any] | None]]]
+
+
+def _seeing(request: Request, house: House) -> Seeing:
+    """Whether the request's credentials may still see a run, asked again while it is followed (L4)."""
+
+    def of(run: ClientRun) -> Callable[[], Awaitable[dict[str, Any] | None]]:
+        async def refused() -> dict[str, Any] | None:
+            try:
+                caller = await auth.identify(request)
+                await seen(house, caller, run.thread_id)
+            except NoSuchThread as error:
+                return None if caller.sees(run.asked_by) else error.as_json()
+            except PlacetError as error:
+                return error.as_json()
+            return None
+
+        return refused
+
+    return of
+
+
+Sees = Annotated[Seeing, Depends(_seeing)]
+
+
 async def _admit(
     house: LangGraph, caller: Caller, thread_id: UUID | None, body: RunCreate, default: tuple[Mode, ...]
 ) -> ClientRun:
@@ -78,8 +106,8 @@ async def _admit(
     return await admit(house.services, house.graph, asked)
 
 
-def _viewer(caller: Caller, run: ClientRun, body: RunCreate, modes: list[Mode] | None = None) -> Viewer:
-    return Viewer(run, modes or [], cancels=caller.user if body.on_disconnect == "cancel" else None)
+def _viewer(seen_by: Seeing, caller: Caller, run: ClientRun, body: RunCreate, modes: Sequence[Mode] = ()) -> Viewer:
+    return Viewer(run, modes, seen_by(run), cancels=caller.user if body.on_disconnect == "cancel" else None)
 
 
 def _waiting(house: LangGraph, viewer: Viewer) -> StreamingResponse:
@@ -103,10 +131,10 @@ async def create(thread_id: UUID, body: RunCreate, house: House, tools: Tools, c
 
 
 @router.post("/threads/{thread_id}/runs/wait", summary="Start or resume, wait", responses=answers(400, 404, 409, 413))
-async def wait(thread_id: UUID, body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
+async def wait(thread_id: UUID, body: RunCreate, house: House, tools: Tools, caller: Anybody, sees: Sees) -> Response:
     """The state when the run has come to a pause or an end, with `__interrupt__` or `__error__`."""
     run = await _admit(house, caller, thread_id, body, ())
-    return _waiting(house, _viewer(caller, run, body))
+    return _waiting(house, _viewer(sees, caller, run, body))
 
 
 @router.post(
@@ -114,10 +142,10 @@ async def wait(thread_id: UUID, body: RunCreate, house: House, tools: Tools, cal
     summary="Start or resume, stream",
     responses={**answers(400, 404, 409, 413), **EVENTS},
 )
-async def stream(thread_id: UUID, body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
+async def stream(thread_id: UUID, body: RunCreate, house: House, tools: Tools, caller: Anybody, sees: Sees) -> Response:
     """What the run does, as it does it."""
     run = await _admit(house, caller, thread_id, body, VALUES)
-    return _streaming(house, _viewer(caller, run, body, body.modes(VALUES)))
+    return _streaming(house, _viewer(sees, caller, run, body, body.modes(VALUES)))
 
 
 @router.post("/runs", summary="Start on a thread of its own, answer at once", responses=answers(400, 404, 409, 413))
@@ -128,19 +156,19 @@ async def create_alone(body: RunCreate, house: House, tools: Tools, caller: Anyb
 
 
 @router.post("/runs/wait", summary="Start on a thread of its own, wait", responses=answers(400, 404, 409, 413))
-async def wait_alone(body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
+async def wait_alone(body: RunCreate, house: House, tools: Tools, caller: Anybody, sees: Sees) -> Response:
     """The state when the run has come to a pause or an end."""
     run = await _admit(house, caller, None, body, ())
-    return _waiting(house, _viewer(caller, run, body))
+    return _waiting(house, _viewer(sees, caller, run, body))
 
 
 @router.post(
     "/runs/stream", summary="Start on a thread of its own, stream", responses={**answers(400, 404, 409, 413), **EVENTS}
 )
-async def stream_alone(body: RunCreate, house: House, tools: Tools, caller: Anybody) -> Response:
+async def stream_alone(body: RunCreate, house: House, tools: Tools, caller: Anybody, sees: Sees) -> Response:
     """What the run does, as it does it."""
     run = await _admit(house, caller, None, body, VALUES)
-    return _streaming(house, _viewer(caller, run, body, body.modes(VALUES)))
+    return _streaming(house, _viewer(sees, caller, run, body, body.modes(VALUES)))
 
 
 @router.post("/runs/cancel", summary="Cancel many runs", status_code=204, responses=answers(400, 404, 413))
@@ -224,11 +252,11 @@ def _check_own(caller: Caller, run: ClientRun) -> None:
 
 @router.get("/threads/{thread_id}/runs/{run_id}/join", summary="Wait for a run", responses=answers(404))
 async def join(
-    thread_id: UUID, run_id: UUID, house: House, caller: Anybody, cancel_on_disconnect: bool = False
+    thread_id: UUID, run_id: UUID, house: House, caller: Anybody, sees: Sees, cancel_on_disconnect: bool = False
 ) -> Response:
     """The outcome, now or when it is there; also after a restart, on any server."""
     run = await _run(house, caller, thread_id, run_id)
-    return _waiting(house, Viewer(run, [], cancels=caller.user if cancel_on_disconnect else None))
+    return _waiting(house, Viewer(run, [], sees(run), cancels=caller.user if cancel_on_disconnect else None))
 
 
 @router.get("/threads/{thread_id}/runs/{run_id}/stream", summary="Follow a run", responses={**answers(404), **EVENTS})
@@ -237,6 +265,7 @@ async def join_stream(
     run_id: UUID,
     house: House,
     caller: Anybody,
+    sees: Sees,
     last_event_id: LastEvent = None,
     stream_mode: Annotated[list[str] | None, Query(max_length=20)] = None,
     cancel_on_disconnect: bool = False,
@@ -249,6 +278,7 @@ async def join_stream(
     viewer = Viewer(
         run,
         wanted or run.modes or list(VALUES),
+        sees(run),
         after=read_last_event_id(last_event_id),
         cancels=caller.user if cancel_on_disconnect else None,
     )
@@ -257,7 +287,13 @@ async def join_stream(
 
 @router.post("/threads/{thread_id}/runs/{run_id}/cancel", summary="Cancel a run", responses=answers(404, 409))
 async def cancel(
-    thread_id: UUID, run_id: UUID, house: House, caller: Anybody, wait: bool = False, action: Action = "interrupt"
+    thread_id: UUID,
+    run_id: UUID,
+    house: House,
+    caller: Anybody,
+    sees: Sees,
+    wait: bool = False,
+    action: Action = "interrupt",
 ) -> Response:
     """The run's turn is cancelled for good; what was executed stays, also with `rollback`. 409 when it has ended."""
     run = await _run(house, caller, thread_id, run_id)
@@ -266,7 +302,7 @@ async def cancel(
     except TurnEnded as ended:
         raise _ended(ended, run) from None
     if wait:
-        return _waiting(house, Viewer(run, []))
+        return _waiting(house, Viewer(run, [], sees(run)))
     return json({}, 202)
 
 

@@ -10,7 +10,8 @@ ask for is left out here; a pause is told also to those who did not ask for upda
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,9 @@ class Viewer:
 
     run: ClientRun
     modes: Sequence[str]
+    refused: Callable[
+        [], Awaitable[dict[str, Any] | None]
+    ]  # what they are told when it is no longer theirs to see (L4)
     after: int | None = None  # behind which part; None or -1: from the start
     cancels: User | None = None  # who cancels the run by going away
 
@@ -98,6 +102,12 @@ async def outcome(house: LangGraph, viewer: Viewer) -> AsyncIterator[bytes]:
         async with aclosing(follow(house, viewer.run, 2**62)) as parts:
             async for _ in parts:
                 yield b"\n"
+                if await viewer.refused() is not None:
+                    break
+        if (refused := await viewer.refused()) is not None:
+            done = True
+            yield encode({"__error__": {"error": refused["code"], "message": refused["message"]}}).encode()
+            return
         now = await _again(house, viewer.run)
         if not now.ended:  # the process stops. A body that does not end sends the client to `Location`, on another one
             raise asyncio.CancelledError
@@ -157,9 +167,14 @@ async def events(house: LangGraph, viewer: Viewer) -> AsyncIterator[bytes]:
     try:
         if after is None:
             yield event("metadata", encode({"run_id": run.client_run_id, "attempt": max(run.attempt, 1)}), 0)
-        start = 0 if said.adds_up else said.behind
+        start, looked = 0 if said.adds_up else said.behind, time.monotonic()
         async with aclosing(follow(house, run, start)) as parts:
             async for some in parts:
+                if time.monotonic() - looked >= HEARTBEAT:
+                    looked = time.monotonic()
+                    if (refused := await viewer.refused()) is not None:
+                        yield event("error", encode({"error": refused["code"], "message": refused["message"]}), None)
+                        return
                 if some is None:
                     yield BEAT
                 for part in some or ():

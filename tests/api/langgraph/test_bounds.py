@@ -11,7 +11,7 @@ import pytest
 
 from placet.api.langgraph import sending
 from placet.api.langgraph.opened import open_face
-from placet.record import client_runs, people
+from placet.record import client_runs, credentials, people
 from placet.record.database import Database
 from tests.api.langgraph.serving import SETTINGS, Serving, serving
 from tests.api.langgraph.test_resume import APPROVE, ASK, PAY, still_pending
@@ -292,11 +292,75 @@ async def test_l1_who_waits_for_a_run_that_is_removed_from_sight_still_gets_its_
             run = await client_runs.get(tx, TENANT, UUID(made["thread_id"]), UUID(made["run_id"]))
             await client_runs.remove(tx, run)
         face = open_face(house.services, asyncio.Event())
-        said = b"".join([part async for part in sending.outcome(face, sending.Viewer(run, []))])
+        said = b"".join([part async for part in sending.outcome(face, sending.Viewer(run, [], still))])
         assert len(json.loads(said)["__interrupt__"]) == 1
         path = f"/threads/{made['thread_id']}/runs/{made['run_id']}/join"
         async with server.http("ana") as http:
             assert (await http.get(path)).status_code == 404
+
+
+async def still() -> None:
+    """It is theirs to see."""
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        [{"type": "accept", "args": {"action": "pay", "args": {"to": "rosa", "minor": 100}}}],
+        [{"type": "accept", "args": {"action": "mail", "args": {"to": "rosa", "minor": 700}}}],
+    ],
+    ids=["other arguments", "another tool"],
+)
+async def test_l2_an_old_message_about_another_call_decides_nothing(
+    database: Database, world: World, old: list[Any]
+) -> None:
+    """A was rejected, B is proposed; a client's late "approve A" echoes A: 409, and B is still pending."""
+    house = await outside_house(database, world, calls(PAY), calls(("pay", {"to": "rosa", "minor": 700})), **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        await house.reject((await house.pending())[0])
+        await house.go_on(turn)
+        [asked] = await house.pending()
+        body = {"assistant_id": "placet", "command": {"resume": old}}
+        told = await posted(server, "marta", f"/threads/{turn.thread_id}/runs", body)
+        assert (told.status_code, told.json()["code"]) == (409, "not_the_same_request")
+        assert told.json()["pending_hash"] == asked.payload_hash.hex()
+
+        shown = {"action": "pay", "args": asked.content["arguments"]}
+        accept = [{"type": "accept", "args": shown}]
+        body = {"assistant_id": "placet", "command": {"resume": accept}}
+        assert (await posted(server, "marta", f"/threads/{turn.thread_id}/runs", body)).status_code == 200
+
+
+async def test_e2_an_older_checkpoint_in_the_configuration_is_one_too(database: Database, world: World) -> None:
+    """`config.configurable.checkpoint_id`, as older clients say it: 409 like the field, nothing is run from it."""
+    house = await outside_house(database, world, calls(PAY), "Paid.", **SETTINGS)
+    async with serving(house, worker=False) as server:
+        turn = await house.run()
+        states = await server.client("ana").threads.get_history(str(turn.thread_id))
+        older = {"configurable": {"checkpoint_id": states[-1]["checkpoint"]["checkpoint_id"]}}
+        body = {"assistant_id": "placet", "command": {"resume": APPROVE}, "config": older}
+        told = await posted(server, "marta", f"/threads/{turn.thread_id}/runs", body)
+        assert (told.status_code, told.json()["code"]) == (409, "stale_checkpoint")
+
+
+@pytest.mark.parametrize("how", ["join", "stream"])
+async def test_l4_who_is_locked_out_while_a_run_is_followed_hears_no_more(
+    database: Database, world: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key is revoked while a client waits: it is told so instead of what the run came to."""
+    monkeypatch.setattr(sending, "HEARTBEAT", 0.05)
+    house = await outside_house(database, world, calls(PAY), **SETTINGS)
+    async with serving(house, worker=False) as server, server.http("ana") as http:
+        made = (await http.post("/runs", json={"assistant_id": "placet", "input": ASK})).json()
+        path = f"/threads/{made['thread_id']}/runs/{made['run_id']}/{how}"
+        async with http.stream("GET", path) as answer:
+            async with database.transaction() as tx:
+                for key in await credentials.of_tenant(tx, TENANT, user_id="ana"):
+                    await credentials.revoke(tx, TENANT, key.key_id, by="test")
+            said = "".join([text async for text in answer.aiter_text()])
+    assert "not_authenticated" in said
+    assert "pay" not in said
 
 
 async def test_i5_what_was_approved_and_then_cancelled_was_not_cancelled_by_who_approved(

@@ -3,7 +3,7 @@
 
 export UV_PROJECT_ENVIRONMENT := .venv
 export UV_PYTHON_DOWNLOADS := never
-unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 ARGS ?=
 PYTHON ?=
 LOCKED := pyproject.toml uv.lock $(wildcard .python-version)
@@ -46,7 +46,8 @@ clean:  ## remove what `make` brought and what the tools left; never data
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp holds the folder it was made in: an environment does not work in another one. uv trusts what the system
-# trusts, as pip does (a company's proxy), and keeps its cache here only where the account has no home.
+# trusts, as pip does (a company's proxy), and keeps its cache here only where the account has no home. What it installs is
+# compiled at once: langgraph is much to compile, and a worker, a demo or a test starts many processes.
 .venv/synced: $(LOCKED)
 	@set -eu; \
 	python=; \
@@ -65,8 +66,8 @@ clean:  ## remove what `make` brought and what the tools left; never data
 	[ ! -e /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true; \
 	[ -w "$${HOME:-/nonexistent}" ] || export UV_CACHE_DIR=.uv/cache; \
 	if .venv/bin/python -c '$(FITS)' 2>/dev/null && [ "$$(cat .venv/synced 2>/dev/null)" = "$$PWD" ]; then \
-	    "$$uv" sync --frozen; \
+	    "$$uv" sync --frozen --compile-bytecode; \
 	else \
-	    rm -rf .venv; "$$uv" sync --frozen --python "$$python"; \
+	    rm -rf .venv; "$$uv" sync --frozen --compile-bytecode --python "$$python"; \
 	fi; \
 	printf '%s' "$$PWD" > .venv/synced

@@ -3,13 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
-from psycopg import OperationalError
 from psycopg.types.json import Jsonb
 from pydantic import Field, JsonValue, model_validator
 
 from placet.record.database import Transaction
 from tools import contract
-from tools.contract import NothingSent, Observed, Preview, Receipt, Tier, Tool
+from tools.contract import Observed, Preview, Receipt, Tier, Tool
 from tools.shop import operations
 from tools.shop.amounts import amount
 from tools.shop.shop import Shop
@@ -65,38 +64,30 @@ class DraftRefundReport(Tool[ReportArguments, contract.NoFacts]):
 
     async def execute(self, args: ReportArguments, operation_id: str) -> Receipt:
         """Count, and write the draft; again under the same operation id: the stored receipt."""
-        tenant = self._shop.tenant
-        receipt: Receipt | None = None
-        try:
-            async with self._shop.database.transaction() as tx:
-                if receipt := await operations.done_before(tx, tenant, operation_id, self.name, args):
-                    return receipt
-                body = await _body(tx, tenant, args)
-                report_id = f"report-{operation_id}"
-                await tx.execute(
-                    """
-                    insert into shop.reports (tenant_id, report_id, operation_id, title, body)
-                    values (%(tenant)s, %(report)s, %(operation)s, %(title)s, %(body)s)
-                    """,
-                    {
-                        "tenant": tenant,
-                        "report": report_id,
-                        "operation": operation_id,
-                        "title": _title(args),
-                        "body": Jsonb(body),
-                    },
-                )
-                receipt = Receipt(
-                    external_id=operation_id,
-                    summary=f"Drafted {_title(args)!r}. {_in_one_sentence(body)}.",
-                    data={"report_id": report_id, "report": body},
-                )
-                await operations.record(tx, tenant, operation_id, tool=self.name, args=args, receipt=receipt)
-        except OperationalError as error:
-            if receipt is not None:  # the commit was on its way: it may have happened (E4)
-                raise
-            raise NothingSent(f"The shop's database did not answer: {error}") from error
-        return receipt
+
+        async def change(tx: Transaction) -> Receipt:
+            body = await _body(tx, self._shop.tenant, args)
+            report_id = f"report-{operation_id}"
+            await tx.execute(
+                """
+                insert into shop.reports (tenant_id, report_id, operation_id, title, body)
+                values (%(tenant)s, %(report)s, %(operation)s, %(title)s, %(body)s)
+                """,
+                {
+                    "tenant": self._shop.tenant,
+                    "report": report_id,
+                    "operation": operation_id,
+                    "title": _title(args),
+                    "body": Jsonb(body),
+                },
+            )
+            return Receipt(
+                external_id=operation_id,
+                summary=f"Drafted {_title(args)!r}. {_in_one_sentence(body)}.",
+                data={"report_id": report_id, "report": body},
+            )
+
+        return await operations.once(self._shop, operation_id, self.name, args, change)
 
     async def observe(self, args: ReportArguments, operation_id: str) -> Observed:
         """The operation's own row says it."""
@@ -104,30 +95,21 @@ class DraftRefundReport(Tool[ReportArguments, contract.NoFacts]):
 
     async def undo(self, args: ReportArguments, receipt: Receipt, operation_id: str) -> Receipt:
         """Delete the draft that the operation of `receipt` wrote. Raises `Refused` when that has been done."""
-        tenant = self._shop.tenant
-        async with self._shop.database.transaction() as tx:
-            if done := await operations.done_before(tx, tenant, operation_id, f"undo {self.name}", args):
-                return done
-            await operations.check_can_be_undone(tx, tenant, receipt.external_id)
+
+        async def change(tx: Transaction) -> Receipt:
             removed = await tx.execute(
                 "delete from shop.reports where tenant_id = %(tenant)s and operation_id = %(operation)s",
-                {"tenant": tenant, "operation": receipt.external_id},
+                {"tenant": self._shop.tenant, "operation": receipt.external_id},
             )
-            undone = Receipt(
+            return Receipt(
                 external_id=operation_id,
                 summary=f"Deleted the draft {_title(args)!r}." if removed else "The draft was gone already.",
                 data={"removed": removed},
             )
-            await operations.record(
-                tx,
-                tenant,
-                operation_id,
-                tool=f"undo {self.name}",
-                args=args,
-                receipt=undone,
-                undoes=receipt.external_id,
-            )
-        return undone
+
+        return await operations.once(
+            self._shop, operation_id, f"undo {self.name}", args, change, undoes=receipt.external_id
+        )
 
 
 async def _body(tx: Transaction, tenant: str, args: ReportArguments) -> dict[str, JsonValue]:

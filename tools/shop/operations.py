@@ -4,14 +4,17 @@ The same operation id with the same arguments gets the stored receipt. A request
 committed or died; `look_up` asks for that lock first, so "absent" means that nothing is still coming.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from psycopg import OperationalError
 from psycopg.types.json import Jsonb
 from pydantic import BaseModel
 
 from placet.record.database import Database, Transaction
-from tools.contract import Observed, Receipt, Refused
+from tools.contract import NothingSent, Observed, Receipt, Refused
+from tools.shop.shop import Shop
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,37 @@ class Done:
     tool: str
     arguments: dict[str, Any]
     receipt: dict[str, Any]
+
+
+async def once(
+    shop: Shop,
+    operation_id: str,
+    tool: str,
+    args: BaseModel,
+    change: Callable[[Transaction], Awaitable[Receipt]],
+    *,
+    undoes: str | None = None,
+) -> Receipt:
+    """Make a change and write its receipt down in one transaction; made before: the stored receipt.
+
+    Raises `Refused` as `done_before` and, with `undoes`, `check_can_be_undone` do; `NothingSent` when the database went
+    away before the commit. When it goes away at the commit its own error is raised, since it may have happened (E4).
+    """
+    receipt: Receipt | None = None
+    try:
+        async with shop.database.transaction() as tx:
+            receipt = await done_before(tx, shop.tenant, operation_id, tool, args)
+            if receipt is None:
+                if undoes is not None:
+                    await check_can_be_undone(tx, shop.tenant, undoes)
+                made = await change(tx)
+                await record(tx, shop.tenant, operation_id, tool=tool, args=args, receipt=made, undoes=undoes)
+                receipt = made
+    except OperationalError as error:
+        if receipt is not None:
+            raise
+        raise NothingSent(f"The shop's database did not answer: {error}") from error
+    return receipt
 
 
 async def done_before(tx: Transaction, tenant: str, operation_id: str, tool: str, args: BaseModel) -> Receipt | None:

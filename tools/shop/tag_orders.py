@@ -3,12 +3,11 @@ proof by itself; undoing removes exactly the tags that this operation wrote (E9)
 
 from datetime import timedelta
 
-from psycopg import OperationalError
 from pydantic import Field
 
 from placet.record.database import Transaction
 from tools import contract
-from tools.contract import Line, NothingSent, Observed, Preview, Receipt, Tier, Tool
+from tools.contract import Line, Observed, Preview, Receipt, Tier, Tool
 from tools.shop import operations
 from tools.shop.shop import Shop
 from tools.shop.words import Ids, Text
@@ -73,29 +72,20 @@ class TagOrders(Tool[TagArguments, TagFacts]):
 
     async def execute(self, args: TagArguments, operation_id: str) -> Receipt:
         """Write the tags; again under the same operation id: the stored receipt. Unknown orders are refused lines."""
-        tenant = self._shop.tenant
-        receipt: Receipt | None = None
-        try:
-            async with self._shop.database.transaction() as tx:
-                if receipt := await operations.done_before(tx, tenant, operation_id, self.name, args):
-                    return receipt
-                tagged = await _which_have(tx, tenant, args)
-                new = await _tag(tx, tenant, args, operation_id)
-                lines = [_line(one, known=one in tagged, new=one in new) for one in args.order_ids]
-                noun = "order" if len(new) == 1 else "orders"
-                receipt = Receipt(
-                    external_id=operation_id,
-                    summary=f"Tagged {len(new):,} {noun} with {args.tag!r}; {len(tagged) - len(new):,} had it already, "
-                    f"{len(args.order_ids) - len(tagged):,} unknown.",
-                    lines=lines,
-                    data={"tag": args.tag, "tagged": len(new)},
-                )
-                await operations.record(tx, tenant, operation_id, tool=self.name, args=args, receipt=receipt)
-        except OperationalError as error:
-            if receipt is not None:  # the commit was on its way: it may have happened (E4)
-                raise
-            raise NothingSent(f"The shop's database did not answer: {error}") from error
-        return receipt
+
+        async def change(tx: Transaction) -> Receipt:
+            tagged = await _which_have(tx, self._shop.tenant, args)
+            new = await _tag(tx, self._shop.tenant, args, operation_id)
+            noun = "order" if len(new) == 1 else "orders"
+            return Receipt(
+                external_id=operation_id,
+                summary=f"Tagged {len(new):,} {noun} with {args.tag!r}; {len(tagged) - len(new):,} had it already, "
+                f"{len(args.order_ids) - len(tagged):,} unknown.",
+                lines=[_line(one, known=one in tagged, new=one in new) for one in args.order_ids],
+                data={"tag": args.tag, "tagged": len(new)},
+            )
+
+        return await operations.once(self._shop, operation_id, self.name, args, change)
 
     async def observe(self, args: TagArguments, operation_id: str) -> Observed:
         """The operation's own row says it."""
@@ -103,30 +93,21 @@ class TagOrders(Tool[TagArguments, TagFacts]):
 
     async def undo(self, args: TagArguments, receipt: Receipt, operation_id: str) -> Receipt:
         """Remove the tags that the operation of `receipt` wrote, no others. Raises `Refused` the second time."""
-        tenant = self._shop.tenant
-        async with self._shop.database.transaction() as tx:
-            if done := await operations.done_before(tx, tenant, operation_id, f"undo {self.name}", args):
-                return done
-            await operations.check_can_be_undone(tx, tenant, receipt.external_id)
+
+        async def change(tx: Transaction) -> Receipt:
             removed = await tx.execute(
                 "delete from shop.tags where tenant_id = %(tenant)s and operation_id = %(operation)s",
-                {"tenant": tenant, "operation": receipt.external_id},
+                {"tenant": self._shop.tenant, "operation": receipt.external_id},
             )
-            undone = Receipt(
+            return Receipt(
                 external_id=operation_id,
                 summary=f"Removed the tag {args.tag!r} from {removed:,} {'order' if removed == 1 else 'orders'}.",
                 data={"tag": args.tag, "removed": removed},
             )
-            await operations.record(
-                tx,
-                tenant,
-                operation_id,
-                tool=f"undo {self.name}",
-                args=args,
-                receipt=undone,
-                undoes=receipt.external_id,
-            )
-        return undone
+
+        return await operations.once(
+            self._shop, operation_id, f"undo {self.name}", args, change, undoes=receipt.external_id
+        )
 
 
 async def _which_have(tx: Transaction, tenant: str, args: TagArguments) -> dict[str, bool]:

@@ -113,14 +113,16 @@ class Storm:
 
     async def ask(self, count: int) -> None:
         """So many turns over the time there is, not too many at once."""
-        pause = (self.end - time.monotonic()) / count
+        start = time.monotonic()
+        pause = (self.end - start) / count
         while not self.is_over and len(self.asked) < count:
-            started = time.monotonic()
-            if await self.open_turns() < AT_ONCE:
+            is_due = len(self.asked) < (time.monotonic() - start) / pause  # what a restart delayed is made up for
+            if is_due and await self.open_turns() < AT_ONCE:
                 calls = _calls()
                 turn = await patiently(lambda calls=calls: self._store(calls))  # type: ignore[misc]
                 self.asked[turn.turn_id] = calls
-            await asyncio.sleep(max(0.0, pause - (time.monotonic() - started)))
+            else:
+                await asyncio.sleep(pause / 2)
 
     async def _store(self, calls: list[Call]) -> turns.Turn:
         async with self.slot.owner.transaction() as tx:

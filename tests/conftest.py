@@ -31,6 +31,10 @@ ALIVE = pytest.StashKey[FileLock]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    ):  # started in the background: what tests start must hear Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         config.stash[HOME] = Path(config.workerinput["placet_home"])
         return

@@ -21,7 +21,7 @@ from graph.plain import clean
 from graph.said import said
 from graph.services import Services, owned_by
 from graph.state import CallState, Step
-from placet.record import approvals, canonical, effects, events, items, runs
+from placet.record import approvals, canonical, effects, events, ids, items, runs
 from placet.record.approvals import Approval
 from placet.record.crashpoints import outside
 from placet.record.database import AWAY
@@ -63,8 +63,6 @@ async def _send(
 ) -> dict[str, Any]:
     """Once, or again when it is confirmed that the same operation did not happen, while its key is recognised (E5)."""
     tool = services.registry[item.tool]
-    if effect is not None and tool.idempotency_window is not None and effect.age >= tool.idempotency_window:
-        return await _unsent(services, owned, item, "window_closed", TOO_OLD)
     if asked is not None:
         asked.verify(services.keys)
         raw = canonical.canonical(asked.content["arguments"])
@@ -75,6 +73,10 @@ async def _send(
         check_read_back(tool, raw)
     except InvalidArguments as changed:  # frozen under another version of the tool; nothing has been sent
         return await _unsent(services, owned, item, "tool_changed", str(changed))
+    if effect is not None and tool.idempotency_window is not None:
+        before = await _same_operation(services, owned, item, effect, raw)
+        if before is not None and before.age >= tool.idempotency_window:
+            return await _unsent(services, owned, item, "window_closed", TOO_OLD)
     try:
         async with services.database.transaction("dispatch") as tx:
             sent = await effects.dispatch(
@@ -94,6 +96,18 @@ async def _send(
         return {"next": "reconcile"}
     await pause(backoff(now))
     return {"next": "approval"}
+
+
+async def _same_operation(services: Services, owned: Owned, item: Item, newest: Effect, raw: bytes) -> Effect | None:
+    """The operation of exactly these arguments, if it left before: after an edit the call's newest is another one."""
+    operation_id = ids.operation_id(item.item_id, canonical.sha256(raw))
+    if newest.operation_id == operation_id:
+        return newest
+    async with services.database.read() as tx:
+        try:
+            return await effects.get(tx, owned.tenant_id, operation_id)
+        except effects.UnknownEffect:
+            return None
 
 
 def backoff(effect: Effect) -> float:

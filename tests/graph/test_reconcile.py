@@ -94,6 +94,25 @@ async def test_e5_absent_past_the_window_has_failed(database: Database, world: W
     assert (item.status, item.result["error"]["code"]) == ("failed", "window_closed")
 
 
+async def test_e5_an_edit_back_is_the_operation_that_it_was(database: Database, world: World, clock: Clock) -> None:
+    """700, edited to 750, edited back a day later: the key of the 700 is as old as its first dispatch, and not sent again."""
+    house = await outside_house(database, world, calls(PAY), "Too late.", approval_ttl=timedelta(hours=40))
+    turn = await approved(house)
+    for minor, later in ((750, 25), (700, 0)):
+        await house.die_at("dispatch:committed", turn)
+        world.facts["open"] += 1  # so that the call is asked again, once it is known that nothing happened
+        await house.go_on(turn)
+        await clock.advance(later * 3600)
+        [asked] = await house.pending(turn)
+        edited = await house.edit(asked, {"to": "bo", "minor": minor})
+        await house.decide(asked, edited)
+    assert (await house.go_on(turn)).status == "completed"
+    assert world.arrivals() == []
+    [item] = await house.items(turn)
+    assert item.result is not None
+    assert item.result["error"]["code"] == "window_closed"
+
+
 async def test_e5_a_tool_without_a_window_is_never_sent_again(database: Database, world: World) -> None:
     """Confirmed absent, but the tool recognises no key: failed and said so, rather than sent on a guess."""
 

@@ -114,7 +114,7 @@ def approve(
 async def _approve(
     typed: str, changes: str | None, shown: str | None, total: str | None, user: str | None, *, yes: bool, as_json: bool
 ) -> None:
-    changed = _read_changes(changes) if changes is not None else None
+    changed, shown = read_changes(changes), read_hash(shown)
     async with open_record() as record:
         who = await record.user(user)
         asked, now = await _asked(record, typed)
@@ -185,6 +185,7 @@ def reject(
 
 
 async def _reject(typed: str, reason: str, shown: str | None, user: str | None, *, as_json: bool) -> None:
+    shown = read_hash(shown)
     async with open_record() as record:
         who = await record.user(user)
         asked, _ = await _asked(record, typed)
@@ -282,8 +283,21 @@ def _digits(amount: str) -> str:
     return re.sub(r"[^0-9.-]", "", amount)
 
 
-def _read_changes(given: str) -> dict[str, Any]:
-    """The changed arguments, as an object."""
+def read_hash(given: str | None) -> str | None:
+    """What --hash says; raises `InvalidDecision` for what cannot be the hash of anything."""
+    if given is not None and not re.fullmatch("[0-9a-f]{64}", given):
+        raise InvalidDecision(
+            f"--hash takes the SHA-256 that `placet approve` shows, 64 digits of 0-9 and a-f; got {given!r}. Nothing was "
+            "decided.",
+            field="payload_hash",
+        )
+    return given
+
+
+def read_changes(given: str | None) -> dict[str, Any] | None:
+    """The arguments to change, as --changes gives them; raises `InvalidDecision`."""
+    if given is None:
+        return None
     source = Path(given[1:]).read_text(encoding="utf-8") if given.startswith("@") else given
     try:
         changes = json.loads(source)
@@ -292,7 +306,6 @@ def _read_changes(given: str) -> dict[str, Any]:
             f'--changes is not JSON ({error}). It looks like {{"refund_due_ids": ["R-105009"]}}. Nothing was decided.'
         ) from None
     if not isinstance(changes, dict) or not changes:
-        raise InvalidDecision(
-            f"--changes is an object with the arguments to change, got {type(changes).__name__}. Nothing was decided."
-        )
+        came = "an empty one" if changes == {} else source[:80]
+        raise InvalidDecision(f"--changes is an object with the arguments to change, got {came}. Nothing was decided.")
     return changes

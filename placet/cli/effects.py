@@ -20,7 +20,9 @@ Ending = Literal["committed", "absent", "abandoned"]
 
 @app.command("list")
 def show_list(
-    status: Annotated[str | None, typer.Option(help="Only those with this status, e.g. unknown.")] = None,
+    status: Annotated[
+        effects.Status | None, typer.Option(metavar="STATUS", help="Only those with this status, e.g. unknown.")
+    ] = None,
     turn: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this turn.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the last sent first.")] = 20,
     as_json: Json = False,

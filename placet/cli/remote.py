@@ -234,7 +234,7 @@ async def _inbox(client: "Client", limit: int, as_json: bool) -> None:
 async def _approve(
     client: "Client", approval: str, changes: str | None, yes: bool, shown: str | None, total: str | None, as_json: bool
 ) -> None:
-    changed = decisions._read_changes(changes) if changes is not None else None
+    changed, shown = decisions.read_changes(changes), decisions.read_hash(shown)
     row = await client.send("GET", f"/v1/approvals/{await _find(client, 'approval', approval)}")
     asked = _approval(row)
     waits = asked.status == "pending"
@@ -260,6 +260,7 @@ async def _approve(
 
 
 async def _reject(client: "Client", approval: str, reason: str, shown: str | None, as_json: bool) -> None:
+    shown = decisions.read_hash(shown)
     row = await client.send("GET", f"/v1/approvals/{await _find(client, 'approval', approval)}")
     decision = {"kind": "reject", "payload_hash": shown or row["payload_hash"], "reason": reason}
     await _decide(client, _approval(row), decision, as_json=as_json)

@@ -28,7 +28,10 @@ OPEN_ITEMS = frozenset({"proposed", "awaiting_approval", "approved", "executing"
 
 @app.command("list")
 def show_list(
-    status: Annotated[str | None, typer.Option(help="Only those with this status, e.g. awaiting_approval.")] = None,
+    status: Annotated[
+        turns.Status | None,
+        typer.Option(metavar="STATUS", help="Only those with this status, e.g. awaiting_approval."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the one that changed last first.")] = 20,
     as_json: Json = False,
 ) -> None:

@@ -34,6 +34,16 @@ def test_json_is_one_document_and_nothing_else(placet: Placet, command: str, key
     assert placet(*command.split(), "--json").json == {key: [] for key in keys.split()}
 
 
+@pytest.mark.parametrize(("what", "one_of"), [("turn", "awaiting_approval"), ("effects", "unknown")])
+def test_t5_a_status_that_does_not_exist_is_not_an_empty_list(placet: Placet, what: str, one_of: str) -> None:
+    """A typo would look like "nothing is stuck"; it is refused, with the statuses there are."""
+    shown = placet(what, "list", "--status", f"{one_of}x", "--json")
+
+    assert (shown.code, shown.error["code"]) == (2, "usage")
+    assert f"'{one_of}'" in shown.error["message"]
+    assert placet(what, "list", "--status", one_of).code == 0
+
+
 def test_a5_people_are_added_once_and_listed(placet: Placet) -> None:
     """With roles and duties; the same id again is a conflict, a role that does not exist a mistake."""
     added = placet("users", "add", "marta", "--role", "reviewer", "--duty", "finance", "--name", "Marta", "--json")
@@ -43,6 +53,10 @@ def test_a5_people_are_added_once_and_listed(placet: Placet) -> None:
     assert added.json["user"]["duties"] == ["finance"]
     assert (again.code, again.error["code"]) == (3, "conflict")
     assert (wrong.code, wrong.error["code"]) == (2, "invalid_input")
+    for given, field in ((("bob smith",), "user_id"), (("bob", "--locale", "fr"), "locale")):
+        odd = placet("users", "add", *given, "--role", "requester", "--json")
+        assert (odd.code, odd.error["code"], odd.error["field"]) == (2, "invalid_input", field)
+        assert given[-1] in odd.error["message"]
     assert "finance" in placet("users", "list").out
 
 

@@ -99,6 +99,13 @@ class Settings(BaseSettings):
     url: str | None = None  # of the server
     api_key: SecretStr | None = None  # made by `placet users key`
 
+    @field_validator("url")
+    @classmethod
+    def _an_address(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError(f"expected an address like http://127.0.0.1:2024, got {value!r}")
+        return value
+
     @field_validator("own_domains", "tools", mode="before")
     @classmethod
     def _separated_by_commas(cls, value: object) -> object:

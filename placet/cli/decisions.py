@@ -7,6 +7,7 @@ decision the command looks for what comes of it; it executes nothing itself.
 
 import json
 import re
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +16,14 @@ import typer
 from rich.text import Text
 
 from placet.cli import aftermath, output, preview, rows, text
+from placet.cli.effects import how_to_settle
 from placet.cli.opening import As, NobodyToConfirm, Record, ask_person, is_interactive, open_house, open_record, run
 from placet.cli.output import Json
 from placet.record import approvals, canonical, decisions, effects, lookup
 from placet.record.approvals import Approval, Revision
 from placet.record.decisions import Decided, Decision, InvalidDecision
 from placet.record.digests import Keys
+from placet.record.effects import Effect
 from placet.record.errors import Conflict, NotAllowed
 from placet.record.people import User
 from placet.record.start import load_digest_key
@@ -59,11 +62,19 @@ async def _inbox(user: str | None, limit: int, *, as_json: bool) -> None:
             {"approvals": [rows.approval(one) for one in waiting], "unknown": [rows.effect(one) for one in unknown]}
         )
         return
+    show_inbox([(asked, _may(who, asked)) for asked in waiting], unknown, now)
+
+
+def show_inbox(waiting: list[tuple[Approval, str]], unknown: list[Effect], now: datetime) -> None:
+    """What waits for people, each approval with what is to be said of the person who looks."""
     for one in unknown:
-        words = f"! {one.tool} was sent and nobody knows what became of it. An operator says what they found: "
-        output.say(f"{words}placet effects resolve {output.short(one.operation_id)}", "magenta")
+        short = output.short(one.operation_id)
+        ago = output.relative(one.dispatched_at - now)
+        said = f"! {one.tool} was sent {ago} and nobody knows what became of it; see: placet effects show {short}"
+        output.say(said, "magenta")
+        output.say(f"  {how_to_settle(one)}", "magenta")
     table = output.table("approval", "what", "risk", "asked by", "age", "expires", "who decides")
-    for asked in waiting:
+    for asked, may in waiting:
         table.add_row(
             Text(output.short(asked.approval_id), style="cyan"),
             output.cell(asked.preview["title"], "bold"),
@@ -71,15 +82,14 @@ async def _inbox(user: str | None, limit: int, *, as_json: bool) -> None:
             output.cell(asked.requester),
             output.duration((now - asked.asked_at).total_seconds()),
             output.relative(asked.expires_at - now),
-            output.cell(f"{asked.duty}{_may(who, asked)}"),
+            output.cell(f"{asked.duty}{may}"),
         )
-    if not waiting:
+    if waiting:
+        output.show_table(table)
+        first = output.short(waiting[0][0].approval_id)
+        output.note(f"Look at one and decide: placet approve {first}, or placet reject … --reason")
+    elif not unknown:
         output.say("Nothing waits for anybody.")
-        return
-    output.show_table(table)
-    output.note(
-        f"Look at one and decide: placet approve {output.short(waiting[0].approval_id)}, or placet reject … --reason"
-    )
 
 
 def _may(who: User | None, asked: Approval) -> str:

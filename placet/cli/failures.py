@@ -108,7 +108,7 @@ def debugging() -> bool:
 def _exit_code(status: int) -> int:
     if status in (404, 422):
         return MISTYPED
-    return NOT_NOW if status in (403, 409) else FAILED
+    return NOT_NOW if status in (401, 403, 409) else FAILED
 
 
 def _of_room(error: BaseException) -> int:
@@ -155,7 +155,7 @@ def _settings(error: ValidationError) -> str:
     for problem in error.errors(include_url=False, include_input=False):
         name = "_".join(str(part) for part in problem["loc"]).upper()
         variable = name if name.startswith("OPENAI_") else f"PLACET_{name}"
-        told.append(f"{variable}: {problem['msg']}")
+        told.append(f"{variable}: {problem['msg'].removeprefix('Value error, ')}")
     return f"A setting in the environment cannot be used. {'; '.join(told)}. Correct it and run this again."
 
 

@@ -90,13 +90,7 @@ class Record:
 
     async def find(self, tx: Transaction, kind: lookup.Kind, typed: str) -> UUID:
         """The id that `typed` begins; raises `NotAnId`, `AmbiguousId` with all of them, or the kind's unknown error."""
-        digits = typed.strip().replace("-", "").lower()
-        if not digits or len(digits) > 32 or not set(digits) <= set("0123456789abcdef"):
-            raise NotAnId(f"{typed!r} is no {kind} id; one looks like 1b2c3d4e, or longer. {LISTED[kind]}.")
-        if len(digits) < SHORTEST:
-            raise NotAnId(
-                f"{typed!r} is too short: give at least {SHORTEST} digits of the {kind}'s id. {LISTED[kind]}."
-            )
+        digits = digits_of(kind, typed)
         found = await lookup.beginning_with(tx, self.tenant, kind, digits)
         if not found:
             raise UNKNOWN[kind](f"There is no {kind} {typed} here; {LISTED[kind]}.")
@@ -104,6 +98,16 @@ class Record:
             ids = [str(one) for one in found]
             raise AmbiguousId(f"{len(ids)} {kind}s begin with {typed}: {', '.join(ids)}. Give more digits.", ids=ids)
         return found[0]
+
+
+def digits_of(kind: lookup.Kind, typed: str) -> str:
+    """The hex digits that were typed, 8 to 32; raises `NotAnId`."""
+    digits = typed.strip().replace("-", "").lower()
+    if not digits or len(digits) > 32 or not set(digits) <= set("0123456789abcdef"):
+        raise NotAnId(f"{typed!r} is no {kind} id; one looks like 1b2c3d4e, or longer. {LISTED[kind]}.")
+    if len(digits) < SHORTEST:
+        raise NotAnId(f"{typed!r} is too short: give at least {SHORTEST} digits of the {kind}'s id. {LISTED[kind]}.")
+    return digits
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from importlib import metadata
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -72,6 +73,33 @@ def test_t5_one_turn_says_what_is_finished_what_is_next_and_where_it_is_stuck(pl
     assert document["approvals"][0]["payload_hash"] == paused.payload_hash.hex()
     assert document["turn"]["message"] == REQUEST
     assert "digest" not in document["approvals"][0]
+
+
+def test_t5_a_turn_says_whether_anybody_works_on_it(
+    placet: Placet, paused: Approval, house: Callable[..., Any]
+) -> None:
+    """Nobody while no worker runs, a worker by its name, one that is not heard of any more; and how to start another."""
+
+    async def approve(opened: House) -> None:
+        await opened.approve(paused)
+        await opened.rows("update runs set due_at = clock() - interval '1 minute' where status = 'due' returning 1")
+
+    async def claim(opened: House) -> None:
+        await opened.worker.claim()
+
+    async def die(opened: House) -> None:
+        await opened.rows("update threads set lease_until = clock() - interval '2 minutes' returning 1")
+
+    seen = []
+    for work in (approve, claim, die):
+        house(work)
+        seen.append(placet("turn", "show", paused.turn_id).out)
+    whole = placet("turn", "show", paused.turn_id, "--json").json
+
+    assert "nobody has taken it up for 1 min; is a worker running? placet worker" in seen[0]
+    assert re.search(r"worker \S+ works on it", seen[1])
+    assert re.search(r"worker \S+ has not been heard of for 2 min; the next worker takes it up: placet worker", seen[2])
+    assert (whole["run"]["status"], whole["run"]["lapsed"]) == ("running", True)
 
 
 def test_i1_the_inbox_says_what_for_whom_and_how_long(placet: Placet, paused: Approval) -> None:

@@ -100,11 +100,6 @@ def _more(details: dict[str, Any]) -> list[str]:
     return lines
 
 
-def debugging() -> bool:
-    """Whether tracebacks are wanted."""
-    return bool(os.environ.get("PLACET_DEBUG"))
-
-
 def _exit_code(status: int) -> int:
     if status in (404, 422):
         return MISTYPED

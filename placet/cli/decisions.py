@@ -73,7 +73,9 @@ def show_inbox(waiting: list[tuple[Approval, str]], unknown: list[Effect], now: 
         said = f"! {one.tool} was sent {ago} and nobody knows what became of it; see: placet effects show {short}"
         output.say(said, "magenta")
         output.say(f"  {how_to_settle(one)}", "magenta")
-    table = output.table("approval", "what", "risk", "asked by", "age", "expires", "who decides")
+    table = output.table(
+        "approval", "what", "risk", "asked by", "age", "expires", "who decides", whole=["approval", "risk"]
+    )
     for asked, may in waiting:
         table.add_row(
             Text(output.short(asked.approval_id), style="cyan"),

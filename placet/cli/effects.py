@@ -45,7 +45,16 @@ async def _list(status: str | None, turn: str | None, limit: int, *, as_json: bo
 
 def show_effects(found: list[Effect], now: datetime) -> None:
     """A table of effects, for people."""
-    table = output.table("effect", "tool", "status", "what happened", "sent", "times sent", right=["times sent"])
+    table = output.table(
+        "effect",
+        "tool",
+        "status",
+        "what happened",
+        "sent",
+        "times",
+        right=["times"],
+        whole=["effect", "tool", "status"],
+    )
     for one in found:
         table.add_row(
             Text(output.short(one.operation_id), style="cyan"),

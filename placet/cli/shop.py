@@ -97,7 +97,9 @@ def orders(
         if as_json:
             output.show_json(found)
             return
-        table = output.table("order", "batch", "status", "placed", "customer", "amount", "refund", right=["amount"])
+        table = output.table(
+            "order", "batch", "status", "placed", "customer", "amount", "refund", right=["amount"], whole=["order"]
+        )
         for row in found["rows"]:
             refund = row["refund"]
             table.add_row(
@@ -139,7 +141,9 @@ def list_refunds(batch: Batch = None, day: Day = None, limit: Limit = 100, as_js
                 }
             )
             return
-        table = output.table("refund", "order", "batch", "customer", "amount", "status", right=["amount"])
+        table = output.table(
+            "refund", "order", "batch", "customer", "amount", "status", right=["amount"], whole=["refund", "order"]
+        )
         for row in rows:
             state = "on its way" if row.due and row.operation_id else row.status.replace("_", " ")
             table.add_row(

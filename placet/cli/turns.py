@@ -53,7 +53,7 @@ async def _list(status: str | None, limit: int, *, as_json: bool) -> None:
 
 def show_turns(found: list[Turn], now: datetime) -> None:
     """A table of turns, for people."""
-    table = output.table("turn", "thread", "status", "asked by", "message", "changed")
+    table = output.table("turn", "thread", "status", "asked by", "message", "changed", whole=["turn", "thread"])
     for turn in found:
         table.add_row(
             Text(output.short(turn.turn_id), style="cyan"),
@@ -125,7 +125,7 @@ def _head(turn: Turn, now: datetime) -> RenderableType:
 
 
 def _calls(calls: list[Item], asked: list[Approval]) -> Table:
-    table = output.table("step", "call", "status", "verdict", "decided by", "took", right=["step"])
+    table = output.table("step", "call", "status", "verdict", "decided by", "took", right=["step"], whole=["status"])
     by_item = {one.item_id: one for one in asked}
     for call in calls:
         approval = by_item.get(call.item_id)

@@ -106,7 +106,7 @@ async def _keys(user: str | None, *, as_json: bool) -> None:
     if as_json:
         output.show_json({"keys": found})
         return
-    table = output.table("key", "of", "label", "made", "ends")
+    table = output.table("key", "of", "label", "made", "ends", whole=["key"])
     for one in found:
         ended = "revoked" if one.revoked_at else "" if one.live else "expired"
         ends = ended or (output.relative(one.expires_at - now) if one.expires_at else "never")

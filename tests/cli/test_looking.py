@@ -12,7 +12,8 @@ import pytest
 from placet.record import lookup
 from placet.record.approvals import Approval
 from placet.record.database import Transaction
-from tests.cli.conftest import REQUEST, Ran
+from tests.cli.conftest import PLACET, REQUEST, Ran
+from tests.cli.terminal import at_a_terminal
 from tests.steps import House
 
 Placet = Callable[..., Ran]
@@ -100,6 +101,23 @@ def test_t5_a_turn_says_whether_anybody_works_on_it(
     assert re.search(r"worker \S+ works on it", seen[1])
     assert re.search(r"worker \S+ has not been heard of for 2 min; the next worker takes it up: placet worker", seen[2])
     assert (whole["run"]["status"], whole["run"]["lapsed"]) == ("running", True)
+
+
+def test_i1_on_a_narrow_terminal_ids_and_risks_stay_whole(
+    environment: dict[str, str], placet: Placet, paused: Approval
+) -> None:
+    """On 80 columns long words break; what people copy, and what tells them the risk, does not."""
+    key = placet("users", "key", "ana", "--json").json["key_id"]
+    for arguments, whole in (
+        (("inbox",), f"{str(paused.approval_id)[:8]}"),
+        (("inbox",), "! irreversible"),
+        (("users", "keys"), key),
+        (("turn", "show", str(paused.turn_id)), "awaiting approval"),
+    ):
+        code, shown = at_a_terminal([PLACET, *arguments], {**environment, "TERM": "dumb", "NO_COLOR": "1"}, columns=80)
+        assert code == 0
+        assert any(whole in line for line in shown.splitlines()[1:]), shown
+        assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_i1_the_inbox_says_what_for_whom_and_how_long(placet: Placet, paused: Approval) -> None:

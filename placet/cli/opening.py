@@ -8,7 +8,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import UUID
@@ -116,7 +116,11 @@ async def open_record(given: Settings | None = None) -> AsyncIterator[Record]:
     from tools.shop import MIGRATIONS  # noqa: PLC0415
 
     now = given or settings()
-    async with open_database(now, migrations=(MIGRATIONS,), wait=now.database_wait) as database:
+    async with AsyncExitStack() as stack:
+        with output.progress("Opening the database …"):  # the first time, it is made
+            database = await stack.enter_async_context(
+                open_database(now, migrations=(MIGRATIONS,), wait=now.database_wait)
+            )
         yield Record(now, database)
 
 

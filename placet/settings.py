@@ -1,4 +1,8 @@
-"""Every setting, typed, with its default and one line of why. Read from the environment (`PLACET_…`), nothing else."""
+"""Every setting, typed, with its default and one line of why. Read from the environment (`PLACET_…`), nothing else.
+
+Two more are no settings of a house and are read where they act: `PLACET_DEBUG=1` shows a failed command's traceback,
+`PLACET_CRASH_AT` arms crash points in tests.
+"""
 
 from datetime import timedelta
 from functools import lru_cache

@@ -43,7 +43,7 @@ class NotConfirmed(Conflict):
 
 def inbox(
     as_user: As = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of each kind, at most.")] = 100,
     as_json: Json = False,
 ) -> None:
     """What waits for people, what expires first at the top."""

@@ -73,7 +73,7 @@ def table(*columns: str, right: Sequence[str] = (), whole: Sequence[str] = ()) -
         pad_edge=False,
         header_style="bold",
         show_edge=False,
-        collapse_padding=True,
+        collapse_padding=on_terminal,  # there the padding stands on both sides
     )
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"

@@ -364,7 +364,8 @@ async def _effect_resolve(
     body = {"to": ending, "reason": reason, "external_id": committed}
     operation_id = await _find(client, "effect", effect)
     said = await client.send("POST", f"/v1/effects/{operation_id}/resolution", body)
-    _tell("effect", said, f"The effect is {said['status']}; the turn goes on.", as_json=as_json)
+    then = "; the turn goes on" if said["undoes"] is None else ""
+    _tell("effect", said, f"Effect {output.short(operation_id)} is {said['status']}{then}.", as_json=as_json)
 
 
 async def _effect_undo(client: "Client", effect: str, as_json: bool) -> None:

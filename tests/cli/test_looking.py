@@ -120,6 +120,13 @@ def test_i1_on_a_narrow_terminal_ids_and_risks_stay_whole(
         assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_i1_columns_stand_apart_where_nobody_looks(placet: Placet, paused: Approval) -> None:
+    """Two spaces between columns, so that a script can tell them from the words in one."""
+    head, row = placet("turn", "list").out.splitlines()
+
+    assert len(re.split(r" {2,}", head)) == len(re.split(r" {2,}", row)) == 6
+
+
 def test_i1_the_inbox_says_what_for_whom_and_how_long(placet: Placet, paused: Approval) -> None:
     """Verb and amount, risk in words, who asked, when it expires, and whether the person at the keyboard may decide."""
     marta = placet("inbox", "--as", "marta").out

@@ -1,4 +1,4 @@
-"""Deciding, by whichever door: the command line, the notebook, a resume value that a client sent.
+"""Deciding, by whichever door: the command line, the notebook, `/v1`, a resume value that a client sent.
 
 All end in `placet.record.decisions.decide`; what stands here is what needs the tools and the policy: an edit is
 validated, previewed and judged before it counts (A8).

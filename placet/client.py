@@ -332,6 +332,10 @@ class Client:
         """One request as it is; raises `Refused` or `Unreachable`."""
         try:
             answer = await self._http.request(method, path, json=body, params=params, headers=headers)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise Unreachable(
+                f"{self._http.base_url} cannot be reached ({error}). Nothing was sent; is the server running there?"
+            ) from error
         except httpx.TransportError as error:
             raise Unreachable(
                 f"{self._http.base_url} does not answer ({type(error).__name__}). Whether the request arrived is not known."

@@ -1,4 +1,8 @@
-"""Every setting, typed, with its default and one line of why. Read from the environment (`PLACET_…`), nothing else."""
+"""Every setting, typed, with its default and one line of why. Read from the environment (`PLACET_…`), nothing else.
+
+Two more are no settings of a house and are read where they act: `PLACET_DEBUG=1` shows a failed command's traceback,
+`PLACET_CRASH_AT` arms crash points in tests.
+"""
 
 from datetime import timedelta
 from functools import lru_cache
@@ -98,6 +102,13 @@ class Settings(BaseSettings):
     # The client: the command line talks to a server instead of a database
     url: str | None = None  # of the server
     api_key: SecretStr | None = None  # made by `placet users key`
+
+    @field_validator("url")
+    @classmethod
+    def _an_address(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError(f"expected an address like http://127.0.0.1:2024, got {value!r}")
+        return value
 
     @field_validator("own_domains", "tools", mode="before")
     @classmethod

@@ -25,6 +25,7 @@ from placet.record.events import Event, EventType
 from placet.record.items import Item
 from placet.record.items import Status as ItemStatus
 from placet.record.pages import Key
+from placet.record.runs import Standing
 from placet.record.turns import Status as TurnStatus
 from placet.record.turns import Turn
 
@@ -201,10 +202,21 @@ class EffectView(BaseModel):
     settled_at: datetime | None
 
 
+class RunView(BaseModel):
+    """Who works on a turn, or that somebody should."""
+
+    status: Literal["due", "running"]
+    worker: str | None
+    lapsed: bool = Field(description="The worker's lease is over: it is dead or cut off, and the next one takes it up.")
+    since: datetime = Field(description="Due, or worked on, since; where the lease is over, heard of until.")
+    behind: UUID | None = Field(description="The turn of the same thread that has to end before.")
+
+
 class TurnWhole(BaseModel):
-    """A turn with its calls, what was asked about them, and what was sent."""
+    """A turn with its calls, what was asked about them, what was sent, and who works on it."""
 
     turn: TurnView
+    run: RunView | None
     items: list[ItemView]
     approvals: list[ApprovalView]
     effects: list[EffectView]
@@ -277,6 +289,10 @@ class Me(BaseModel):
 
 def turn(row: Turn) -> TurnView:
     return TurnView.model_validate(row, from_attributes=True)
+
+
+def run(row: Standing | None) -> RunView | None:
+    return RunView.model_validate(row, from_attributes=True) if row is not None else None
 
 
 def item(row: Item) -> ItemView:

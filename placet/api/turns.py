@@ -11,7 +11,7 @@ from placet.api.auth import Anybody, Caller, Operator, Requester, RequesterOrOpe
 from placet.api.errors import answers
 from placet.api.opened import Open
 from placet.api.shapes import Cancelling, Cursor, Limit, NewTurn, Page, TurnView, TurnWhole, Word
-from placet.record import effects, items, pages, request_keys, turns
+from placet.record import effects, items, pages, request_keys, runs, turns
 from placet.record.database import Transaction
 from placet.record.turns import Status, Turn, UnknownTurn
 from placet.settings import Settings
@@ -111,8 +111,10 @@ async def whole(caller: Anybody, services: Open, turn_id: UUID) -> TurnWhole:
         calls = await items.of_turn(tx, caller.tenant, turn_id)
         asked = await pages.approvals(tx, caller.tenant, turn_id=turn_id, limit=200)
         sent = await effects.recent(tx, caller.tenant, turn_id=turn_id, limit=200)
+        run = await runs.standing(tx, turn_id)
     return TurnWhole(
         turn=shapes.turn(turn),
+        run=shapes.run(run),
         items=[shapes.item(call) for call in calls],
         approvals=[shapes.approval(one, caller) for one in asked],
         effects=[shapes.effect(one) for one in sent],

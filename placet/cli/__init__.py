@@ -108,7 +108,8 @@ def _usage(error: typer.TyperException, *, as_json: bool) -> int:
         return failures.MISTYPED
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "placet"
-    message = f"{error.format_message()} See: {path} --help"
+    said = error.format_message().replace("Value error, ", "")
+    message = f"{said}{'' if said.endswith(('.', '?')) else '.'} See: {path} --help"
     if as_json:
         output.show_json({"error": {"code": "usage", "message": message}})
     else:

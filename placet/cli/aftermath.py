@@ -103,7 +103,10 @@ def show(after: Aftermath) -> None:
         case "executing":
             output.say(f"It is being executed. Follow it: placet events {short} --follow")
         case "orphaned":
-            output.say(f"The tool has changed since it was asked, so it cannot run: placet turn cancel {short}")
+            output.say(
+                f"The tool has changed since it was asked, so it cannot run as it is: placet turn migrate {short}, as an "
+                f"operator, or placet turn cancel {short}"
+            )
         case "waits_for_more":
             output.say("It runs when the others have approved too.")
         case "nobody_works":

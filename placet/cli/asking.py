@@ -12,6 +12,7 @@ from placet.cli import output, rows, text, timeline
 from placet.cli.opening import As, Record, open_house, open_record, run
 from placet.cli.output import Json
 from placet.record import approvals, turns
+from placet.record.approvals import Approval
 from placet.record.events import Event
 from placet.record.turns import Turn
 
@@ -100,10 +101,20 @@ async def _rest(record: Record, turn: Turn, *, waited: bool, as_json: bool) -> i
     """Say where the turn stands now; the exit code."""
     async with record.database.read() as tx:
         pending = await approvals.waiting(tx, record.tenant, turn_id=turn.turn_id)
-    code = 1 if turn.status in ("failed", "exhausted", "cancelled") else 0
     if as_json:
         output.show_json({"turn": turn, "approvals": [rows.approval(one) for one in pending]})
-        return code
+    else:
+        show_rest(turn, pending, waited=waited)
+    return exit_code(turn)
+
+
+def exit_code(turn: Turn) -> int:
+    """1 when it ended without being done."""
+    return 1 if turn.status in turns.ENDED - {"completed"} else 0
+
+
+def show_rest(turn: Turn, pending: list[Approval], *, waited: bool) -> None:
+    """The answer, or what the turn waits for, for people."""
     short = output.short(turn.turn_id)
     if turn.status == "completed":
         output.say("The agent's answer", "dim italic")
@@ -121,7 +132,6 @@ async def _rest(record: Record, turn: Turn, *, waited: bool, as_json: bool) -> i
         output.say(Text("The turn is ").append_text(output.status(turn.status)).append(f": placet turn show {short}"))
         if turn.error:
             output.say(turn.error.get("message", ""), "red")
-    return code
 
 
 def _print(event: Event) -> None:

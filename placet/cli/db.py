@@ -1,7 +1,6 @@
 """`placet db`: start, stop and look at the embedded Postgres.
 
-With PLACET_DATABASE_URL set there is nothing here
-to start or stop; `status` and `url` then speak of that one.
+With PLACET_DATABASE_URL set there is nothing here to start or stop; `status` and `url` then speak of that one.
 """
 
 import asyncio

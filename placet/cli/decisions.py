@@ -7,6 +7,7 @@ decision the command looks for what comes of it; it executes nothing itself.
 
 import json
 import re
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +16,14 @@ import typer
 from rich.text import Text
 
 from placet.cli import aftermath, output, preview, rows, text
+from placet.cli.effects import how_to_settle
 from placet.cli.opening import As, NobodyToConfirm, Record, ask_person, is_interactive, open_house, open_record, run
 from placet.cli.output import Json
 from placet.record import approvals, canonical, decisions, effects, lookup
 from placet.record.approvals import Approval, Revision
 from placet.record.decisions import Decided, Decision, InvalidDecision
 from placet.record.digests import Keys
+from placet.record.effects import Effect
 from placet.record.errors import Conflict, NotAllowed
 from placet.record.people import User
 from placet.record.start import load_digest_key
@@ -40,7 +43,7 @@ class NotConfirmed(Conflict):
 
 def inbox(
     as_user: As = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of each kind, at most.")] = 100,
     as_json: Json = False,
 ) -> None:
     """What waits for people, what expires first at the top."""
@@ -59,11 +62,21 @@ async def _inbox(user: str | None, limit: int, *, as_json: bool) -> None:
             {"approvals": [rows.approval(one) for one in waiting], "unknown": [rows.effect(one) for one in unknown]}
         )
         return
+    show_inbox([(asked, _may(who, asked)) for asked in waiting], unknown, now)
+
+
+def show_inbox(waiting: list[tuple[Approval, str]], unknown: list[Effect], now: datetime) -> None:
+    """What waits for people, each approval with what is to be said of the person who looks."""
     for one in unknown:
-        words = f"! {one.tool} was sent and nobody knows what became of it. An operator says what they found: "
-        output.say(f"{words}placet effects resolve {output.short(one.operation_id)}", "magenta")
-    table = output.table("approval", "what", "risk", "asked by", "age", "expires", "who decides")
-    for asked in waiting:
+        short = output.short(one.operation_id)
+        ago = output.relative(one.dispatched_at - now)
+        said = f"! {one.tool} was sent {ago} and nobody knows what became of it; see: placet effects show {short}"
+        output.say(said, "magenta")
+        output.say(f"  {how_to_settle(one)}", "magenta")
+    table = output.table(
+        "approval", "what", "risk", "asked by", "age", "expires", "who decides", whole=["approval", "risk"]
+    )
+    for asked, may in waiting:
         table.add_row(
             Text(output.short(asked.approval_id), style="cyan"),
             output.cell(asked.preview["title"], "bold"),
@@ -71,15 +84,14 @@ async def _inbox(user: str | None, limit: int, *, as_json: bool) -> None:
             output.cell(asked.requester),
             output.duration((now - asked.asked_at).total_seconds()),
             output.relative(asked.expires_at - now),
-            output.cell(f"{asked.duty}{_may(who, asked)}"),
+            output.cell(f"{asked.duty}{may}"),
         )
-    if not waiting:
+    if waiting:
+        output.show_table(table)
+        first = output.short(waiting[0][0].approval_id)
+        output.note(f"Look at one and decide: placet approve {first}, or placet reject … --reason")
+    elif not unknown:
         output.say("Nothing waits for anybody.")
-        return
-    output.show_table(table)
-    output.note(
-        f"Look at one and decide: placet approve {output.short(waiting[0].approval_id)}, or placet reject … --reason"
-    )
 
 
 def _may(who: User | None, asked: Approval) -> str:
@@ -114,7 +126,7 @@ def approve(
 async def _approve(
     typed: str, changes: str | None, shown: str | None, total: str | None, user: str | None, *, yes: bool, as_json: bool
 ) -> None:
-    changed = _read_changes(changes) if changes is not None else None
+    changed, shown = read_changes(changes), read_hash(shown)
     async with open_record() as record:
         who = await record.user(user)
         asked, now = await _asked(record, typed)
@@ -185,6 +197,7 @@ def reject(
 
 
 async def _reject(typed: str, reason: str, shown: str | None, user: str | None, *, as_json: bool) -> None:
+    shown = read_hash(shown)
     async with open_record() as record:
         who = await record.user(user)
         asked, _ = await _asked(record, typed)
@@ -282,8 +295,21 @@ def _digits(amount: str) -> str:
     return re.sub(r"[^0-9.-]", "", amount)
 
 
-def _read_changes(given: str) -> dict[str, Any]:
-    """The changed arguments, as an object."""
+def read_hash(given: str | None) -> str | None:
+    """What --hash says; raises `InvalidDecision` for what cannot be the hash of anything."""
+    if given is not None and not re.fullmatch("[0-9a-f]{64}", given):
+        raise InvalidDecision(
+            f"--hash takes the SHA-256 that `placet approve` shows, 64 digits of 0-9 and a-f; got {given!r}. Nothing was "
+            "decided.",
+            field="payload_hash",
+        )
+    return given
+
+
+def read_changes(given: str | None) -> dict[str, Any] | None:
+    """The arguments to change, as --changes gives them; raises `InvalidDecision`."""
+    if given is None:
+        return None
     source = Path(given[1:]).read_text(encoding="utf-8") if given.startswith("@") else given
     try:
         changes = json.loads(source)
@@ -292,7 +318,6 @@ def _read_changes(given: str) -> dict[str, Any]:
             f'--changes is not JSON ({error}). It looks like {{"refund_due_ids": ["R-105009"]}}. Nothing was decided.'
         ) from None
     if not isinstance(changes, dict) or not changes:
-        raise InvalidDecision(
-            f"--changes is an object with the arguments to change, got {type(changes).__name__}. Nothing was decided."
-        )
+        came = "an empty one" if changes == {} else source[:80]
+        raise InvalidDecision(f"--changes is an object with the arguments to change, got {came}. Nothing was decided.")
     return changes

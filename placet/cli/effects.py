@@ -1,6 +1,7 @@
 """`placet effects`: what was sent into the world, and what became of it (E1–E6)."""
 
 import json
+from datetime import datetime
 from typing import Annotated, Literal
 
 import typer
@@ -20,7 +21,9 @@ Ending = Literal["committed", "absent", "abandoned"]
 
 @app.command("list")
 def show_list(
-    status: Annotated[str | None, typer.Option(help="Only those with this status, e.g. unknown.")] = None,
+    status: Annotated[
+        effects.Status | None, typer.Option(metavar="STATUS", help="Only those with this status, e.g. unknown.")
+    ] = None,
     turn: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this turn.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the last sent first.")] = 20,
     as_json: Json = False,
@@ -36,14 +39,28 @@ async def _list(status: str | None, turn: str | None, limit: int, *, as_json: bo
         now = await lookup.now(tx)
     if as_json:
         output.show_json({"effects": [rows.effect(one) for one in found]})
-        return
-    table = output.table("effect", "tool", "status", "what happened", "sent", "times sent", right=["times sent"])
+    else:
+        show_effects(found, now)
+
+
+def show_effects(found: list[Effect], now: datetime) -> None:
+    """A table of effects, for people."""
+    table = output.table(
+        "effect",
+        "tool",
+        "status",
+        "what happened",
+        "sent",
+        "times",
+        right=["times"],
+        whole=["effect", "tool", "status"],
+    )
     for one in found:
         table.add_row(
             Text(output.short(one.operation_id), style="cyan"),
             output.cell(one.tool),
             output.status(one.status),
-            output.cell(_summary(one)),
+            output.cell(summary(one)),
             output.relative(one.dispatched_at - now),
             str(one.attempts),
         )
@@ -65,7 +82,12 @@ async def _show(typed: str, *, as_json: bool) -> None:
         now = await lookup.now(tx)
     if as_json:
         output.show_json({"effect": rows.effect(effect)})
-        return
+    else:
+        show_effect(effect, now)
+
+
+def show_effect(effect: Effect, now: datetime) -> None:
+    """One effect with its evidence and its receipt, for people."""
     console = output.console()
     head = Text("Effect ", style="bold").append(output.short(effect.operation_id), "bold cyan").append("  ")
     console.print(
@@ -74,9 +96,13 @@ async def _show(typed: str, *, as_json: bool) -> None:
     by = f"approval {output.short(effect.approval_id)}" if effect.approval_id else "an automatic verdict"
     often = "once" if effect.attempts == 1 else f"{effect.attempts} times"
     output.say(f"  sent {often}, {output.at(effect.dispatched_at, now)}, allowed by {by}")
-    console.print(output.cell(f"  {_summary(effect)}", "bold"))
+    console.print(Indented(output.cell(summary(effect), "bold")))
     for seen in effect.evidence:
-        console.print(output.cell(f"  looked up at {seen.get('at', '')!s:.19}: {seen.get('said')}", "magenta"))
+        at = f"{seen.get('at', '')!s:.19}".replace("T", " ")
+        what = "said by hand" if seen.get("by") else "looked up"
+        console.print(Indented(output.cell(f"{what} at {at} UTC: {seen.get('said')}", "magenta")))
+    if effect.status == "unknown":
+        console.print(Indented(Text(how_to_settle(effect), "yellow")))
     console.print()
     console.print(preview.runs(effect.tool, json.loads(effect.arguments)))
     if lines := (effect.receipt or {}).get("lines"):
@@ -108,11 +134,17 @@ def resolve(
     as_json: Json = False,
 ) -> None:
     """Say what became of an unknown effect, as an operator who has looked; the turn then goes on."""
+    ending = read_ending(committed, absent=absent, abandoned=abandoned)
+    run(_resolve(effect, ending, reason, committed, as_user, as_json=as_json))
+
+
+def read_ending(committed: str | None, *, absent: bool, abandoned: bool) -> Ending:
+    """The one ending that was given; raises `InvalidInput`."""
     given: dict[Ending, bool] = {"committed": committed is not None, "absent": absent, "abandoned": abandoned}
     chosen = [ending for ending, is_given in given.items() if is_given]
     if len(chosen) != 1:
         raise InvalidInput("Say one of --committed EXTERNAL_ID, --absent and --abandon.", field="resolve")
-    run(_resolve(effect, chosen[0], reason, committed, as_user, as_json=as_json))
+    return chosen[0]
 
 
 async def _resolve(
@@ -148,11 +180,11 @@ async def _undo(typed: str, user: str | None, *, as_json: bool) -> None:
             undone = await undoing.undo(services, effect, who)
     if undone.status != "committed":
         raise undoing.UndoRefused(
-            f"Effect {output.short(effect.operation_id)} was not taken back, the undo is {undone.status}: {_summary(undone)}",
+            f"Effect {output.short(effect.operation_id)} was not taken back, the undo is {undone.status}: {summary(undone)}",
             operation_id=str(undone.operation_id),
             status=undone.status,
         )
-    _tell(undone, f"took {output.short(effect.operation_id)} back: {_summary(undone)}", as_json=as_json)
+    _tell(undone, f"took {output.short(effect.operation_id)} back: {summary(undone)}", as_json=as_json)
 
 
 def _tell(effect: Effect, words: str, *, as_json: bool) -> None:
@@ -162,7 +194,16 @@ def _tell(effect: Effect, words: str, *, as_json: bool) -> None:
         output.say(f"Effect {output.short(effect.operation_id)} {words}.".replace("..", "."))
 
 
-def _summary(effect: Effect) -> str:
+def how_to_settle(effect: Effect) -> str:
+    """What an operator types who has found out what became of it (E6)."""
+    return (
+        f"An operator who has looked says what happened: placet effects resolve {output.short(effect.operation_id)} "
+        "--committed EXTERNAL_ID, --absent or --abandon, with --reason"
+    )
+
+
+def summary(effect: Effect) -> str:
+    """What became of it, in a sentence."""
     if effect.receipt:
         return f"{effect.receipt.get('summary', '')} [receipt {effect.receipt.get('external_id', '')}]"
     return str((effect.error or {}).get("message", "no answer yet"))

@@ -100,15 +100,10 @@ def _more(details: dict[str, Any]) -> list[str]:
     return lines
 
 
-def debugging() -> bool:
-    """Whether tracebacks are wanted."""
-    return bool(os.environ.get("PLACET_DEBUG"))
-
-
 def _exit_code(status: int) -> int:
     if status in (404, 422):
         return MISTYPED
-    return NOT_NOW if status in (403, 409) else FAILED
+    return NOT_NOW if status in (401, 403, 409) else FAILED
 
 
 def _of_room(error: BaseException) -> int:
@@ -155,7 +150,7 @@ def _settings(error: ValidationError) -> str:
     for problem in error.errors(include_url=False, include_input=False):
         name = "_".join(str(part) for part in problem["loc"]).upper()
         variable = name if name.startswith("OPENAI_") else f"PLACET_{name}"
-        told.append(f"{variable}: {problem['msg']}")
+        told.append(f"{variable}: {problem['msg'].removeprefix('Value error, ')}")
     return f"A setting in the environment cannot be used. {'; '.join(told)}. Correct it and run this again."
 
 

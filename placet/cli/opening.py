@@ -8,7 +8,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import UUID
@@ -90,13 +90,7 @@ class Record:
 
     async def find(self, tx: Transaction, kind: lookup.Kind, typed: str) -> UUID:
         """The id that `typed` begins; raises `NotAnId`, `AmbiguousId` with all of them, or the kind's unknown error."""
-        digits = typed.strip().replace("-", "").lower()
-        if not digits or len(digits) > 32 or not set(digits) <= set("0123456789abcdef"):
-            raise NotAnId(f"{typed!r} is no {kind} id; one looks like 1b2c3d4e, or longer. {LISTED[kind]}.")
-        if len(digits) < SHORTEST:
-            raise NotAnId(
-                f"{typed!r} is too short: give at least {SHORTEST} digits of the {kind}'s id. {LISTED[kind]}."
-            )
+        digits = digits_of(kind, typed)
         found = await lookup.beginning_with(tx, self.tenant, kind, digits)
         if not found:
             raise UNKNOWN[kind](f"There is no {kind} {typed} here; {LISTED[kind]}.")
@@ -106,13 +100,27 @@ class Record:
         return found[0]
 
 
+def digits_of(kind: lookup.Kind, typed: str) -> str:
+    """The hex digits that were typed, 8 to 32; raises `NotAnId`."""
+    digits = typed.strip().replace("-", "").lower()
+    if not digits or len(digits) > 32 or not set(digits) <= set("0123456789abcdef"):
+        raise NotAnId(f"{typed!r} is no {kind} id; one looks like 1b2c3d4e, or longer. {LISTED[kind]}.")
+    if len(digits) < SHORTEST:
+        raise NotAnId(f"{typed!r} is too short: give at least {SHORTEST} digits of the {kind}'s id. {LISTED[kind]}.")
+    return digits
+
+
 @asynccontextmanager
 async def open_record(given: Settings | None = None) -> AsyncIterator[Record]:
     """The record alone: enough to look, to ask and to decide."""
     from tools.shop import MIGRATIONS  # noqa: PLC0415
 
     now = given or settings()
-    async with open_database(now, migrations=(MIGRATIONS,), wait=now.database_wait) as database:
+    async with AsyncExitStack() as stack:
+        with output.progress("Opening the database …"):  # the first time, it is made
+            database = await stack.enter_async_context(
+                open_database(now, migrations=(MIGRATIONS,), wait=now.database_wait)
+            )
         yield Record(now, database)
 
 

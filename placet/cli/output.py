@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import typer
@@ -64,12 +64,20 @@ def progress(words: str) -> Iterator[None]:
         yield
 
 
-def table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """A table of text; `right` names the columns of numbers."""
+def table(*columns: str, right: Sequence[str] = (), whole: Sequence[str] = ()) -> Table:
+    """A table of text; `right` names the columns of numbers, `whole` those that no terminal is too narrow for: ids that
+    people copy, and short words of ours."""
     on_terminal = sys.stdout.isatty()
-    made = Table(box=box.SIMPLE_HEAD if on_terminal else None, pad_edge=False, header_style="bold", show_edge=False)
+    made = Table(
+        box=box.SIMPLE_HEAD if on_terminal else None,
+        pad_edge=False,
+        header_style="bold",
+        show_edge=False,
+        collapse_padding=on_terminal,  # there the padding stands on both sides
+    )
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        made.add_column(column, justify=justify, overflow="fold", no_wrap=column in whole)
     return made
 
 

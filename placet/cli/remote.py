@@ -5,6 +5,7 @@ the database; every check is the server's. Whatever is no request to a server (u
 it is.
 """
 
+import asyncio
 import functools
 import inspect
 import sys
@@ -16,18 +17,19 @@ from uuid import UUID
 
 import typer
 from pydantic import TypeAdapter
-from rich.text import Text
 
-from placet.cli import decisions, output, policy, preview, text, timeline, turns
-from placet.cli.opening import SHORTEST, AmbiguousId, NotAnId, run
+from placet.cli import asking, decisions, effects, output, policy, preview, timeline, turns
+from placet.cli.opening import LISTED, UNKNOWN, AmbiguousId, digits_of, run
 from placet.record import canonical
 from placet.record.approvals import Approval, Revision
 from placet.record.decisions import Decided
 from placet.record.effects import Effect
-from placet.record.errors import Conflict, NotAllowed, NotFound
+from placet.record.errors import Conflict, InvalidInput, NotAllowed
 from placet.record.events import Event
 from placet.record.items import Item
-from placet.record.turns import ENDED, Turn
+from placet.record.lookup import Kind
+from placet.record.runs import Standing
+from placet.record.turns import Turn
 from placet.settings import settings
 
 if TYPE_CHECKING:
@@ -35,8 +37,13 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Json = dict[str, Any]
-PATHS = {"approval": "/v1/approvals", "effect": "/v1/effects", "thread": "/v1/turns", "turn": "/v1/turns"}
-IDS = {"approval": "approval_id", "effect": "operation_id", "thread": "thread_id", "turn": "turn_id"}
+PATHS: dict[Kind, str] = {
+    "approval": "/v1/approvals",
+    "effect": "/v1/effects",
+    "thread": "/v1/turns",
+    "turn": "/v1/turns",
+}
+IDS: dict[Kind, str] = {"approval": "approval_id", "effect": "operation_id", "thread": "thread_id", "turn": "turn_id"}
 LOOKED_AT = 1000  # rows among which a short id is looked for
 
 
@@ -97,8 +104,16 @@ def _either(here: Callable[..., Any], there: Way) -> Callable[..., Any]:
 
 
 async def _with_client(there: Way, wanted: Json, given: Json) -> int | None:
-    async with _client(given.get("as_user")) as client:
-        return await there(client, **{name: value for name, value in wanted.items() if name != "client"})
+    from placet.client import Refused  # noqa: PLC0415
+
+    try:
+        async with _client(given.get("as_user")) as client:
+            return await there(client, **{name: value for name, value in wanted.items() if name != "client"})
+    except Refused as refused:
+        if refused.status != 401:
+            raise
+        message = f"{refused} The command line sends what PLACET_API_KEY holds."
+        raise Refused(refused.status, refused.code, message, refused.details) from None
 
 
 @asynccontextmanager
@@ -115,20 +130,20 @@ async def _client(as_user: str | None) -> AsyncIterator["Client"]:
         yield client
 
 
-async def _find(client: "Client", kind: str, typed: str) -> UUID:
+async def _find(client: "Client", kind: Kind, typed: str) -> UUID:
     """The id that `typed` begins, among what the person sees."""
-    digits = typed.strip().replace("-", "").lower()
-    if not SHORTEST <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
-        raise NotAnId(f"{typed!r} is no {kind} id; give at least {SHORTEST} digits of one.")
+    digits = digits_of(kind, typed)
     if len(digits) == 32:
         return UUID(digits)
     filters = {"any": "true"} if kind == "approval" else {}
     rows = [row[IDS[kind]] async for row in client.rows(PATHS[kind], LOOKED_AT, filters)]
     found = sorted({row for row in rows if row.replace("-", "").startswith(digits)})
     if not found:
-        raise NotFound(f"There is no {kind} {typed} among the last {LOOKED_AT} that you see; give the whole id.")
+        raise UNKNOWN[kind](
+            f"There is no {kind} {typed} among the last {LOOKED_AT} that you see; give the whole id. {LISTED[kind]}."
+        )
     if len(found) > 1:
-        raise AmbiguousId(f"{len(found)} {kind}s begin with {typed}: {', '.join(found)}.", ids=found)
+        raise AmbiguousId(f"{len(found)} {kind}s begin with {typed}: {', '.join(found)}. Give more digits.", ids=found)
     return UUID(found[0])
 
 
@@ -176,33 +191,43 @@ def _now() -> datetime:
 # The commands
 
 
-async def _run(client: "Client", message: str, thread: str | None, wait: bool, as_json: bool) -> int:
+async def _run(client: "Client", message: str, thread: str | None, wait: bool, here: bool, as_json: bool) -> int:
+    if here:
+        raise InvalidInput(
+            "--here works beside a database, and PLACET_URL names a server, whose workers do it. Leave --here away, or unset "
+            "PLACET_URL.",
+            field="here",
+        )
     if message == "-":
         message = sys.stdin.buffer.read().decode(errors="surrogateescape")
     thread_id = await _find(client, "thread", thread) if thread else None
-    turn_id = (await client.ask(message, thread_id=thread_id)).turn_id
+    asked = await client.ask(message, thread_id=thread_id)
     if not as_json:
-        output.note(f"Stored as turn {output.short(turn_id)}.")
+        output.note(f"Stored as turn {output.short(asked.turn_id)} on thread {output.short(asked.thread_id)}.")
     if wait:
         with output.progress("Working …"):
-            async for event in client.follow(turn_id, until="rest"):
-                if not as_json:
-                    output.say(timeline.line(_event(event)))
-    whole = await client.whole(turn_id)
+            await _watch(client, asked.turn_id, quiet=as_json)
+    whole = await client.whole(asked.turn_id)
     turn = _turn(whole["turn"])
     pending = [row for row in whole["approvals"] if row["status"] == "pending"]
     if as_json:
         output.show_json({"turn": whole["turn"], "approvals": pending})
-    elif turn.status == "completed":
-        output.say("The agent's answer", "dim italic")
-        output.console().print(output.words_of(turn.output_text or ""))
-    elif pending:
-        for row in pending:
-            output.say(Text("Waits for ").append(text.visible(f"{row['duty']}: {row['preview']['title']}"), "yellow"))
-            output.say(f"  placet approve {output.short(row['approval_id'])}", "bold")
     else:
-        output.say(Text("The turn is ").append_text(output.status(turn.status)).append("."))
-    return 1 if turn.status in ENDED - {"completed"} else 0
+        asking.show_rest(turn, [_approval(row) for row in pending], waited=wait)
+    return asking.exit_code(turn)
+
+
+async def _watch(client: "Client", turn_id: UUID, *, quiet: bool) -> None:
+    """Show the turn's events until it rests, or until nobody seems to take it up."""
+    coming = client.follow(turn_id, until="rest")
+    try:
+        async with asyncio.timeout(timeline.NOBODY) as patience:
+            async for event in coming:
+                patience.reschedule(None)  # somebody works on it
+                if not quiet:
+                    output.say(timeline.line(_event(event)))
+    except TimeoutError:
+        return
 
 
 def _event(event: Any) -> Event:
@@ -215,26 +240,14 @@ async def _inbox(client: "Client", limit: int, as_json: bool) -> None:
     if as_json:
         output.show_json({"approvals": waiting, "unknown": unknown})
         return
-    now = _now()
-    table = output.table("approval", "what", "risk", "asked by", "age", "expires", "who decides")
-    for row in waiting:
-        asked = _approval(row)
-        table.add_row(
-            Text(output.short(asked.approval_id), style="cyan"),
-            output.cell(asked.preview["title"], "bold"),
-            Text("reversible") if asked.preview.get("reversible") else Text("! irreversible", style="red"),
-            output.cell(asked.requester),
-            output.duration((now - asked.asked_at).total_seconds()),
-            output.relative(asked.expires_at - now),
-            output.cell(f"{asked.duty} ({'you may' if row['may_decide'] else 'not you'})"),
-        )
-    output.show_table(table, nothing="Nothing waits for anybody.")
+    shown = [(_approval(row), " (you may)" if row["may_decide"] else " (not you)") for row in waiting]
+    decisions.show_inbox(shown, [_effect(row) for row in unknown], _now())
 
 
 async def _approve(
     client: "Client", approval: str, changes: str | None, yes: bool, shown: str | None, total: str | None, as_json: bool
 ) -> None:
-    changed = decisions._read_changes(changes) if changes is not None else None
+    changed, shown = decisions.read_changes(changes), decisions.read_hash(shown)
     row = await client.send("GET", f"/v1/approvals/{await _find(client, 'approval', approval)}")
     asked = _approval(row)
     waits = asked.status == "pending"
@@ -260,6 +273,7 @@ async def _approve(
 
 
 async def _reject(client: "Client", approval: str, reason: str, shown: str | None, as_json: bool) -> None:
+    shown = decisions.read_hash(shown)
     row = await client.send("GET", f"/v1/approvals/{await _find(client, 'approval', approval)}")
     decision = {"kind": "reject", "payload_hash": shown or row["payload_hash"], "reason": reason}
     await _decide(client, _approval(row), decision, as_json=as_json)
@@ -288,18 +302,7 @@ async def _turn_list(client: "Client", status: str | None, limit: int, as_json: 
     if as_json:
         output.show_json({"turns": found})
         return
-    now = _now()
-    table = output.table("turn", "thread", "status", "asked by", "message", "changed")
-    for turn in map(_turn, found):
-        table.add_row(
-            Text(output.short(turn.turn_id), style="cyan"),
-            output.short(turn.thread_id),
-            output.status(turn.status),
-            output.cell(turn.requester),
-            output.cell(turn.message[:60] + ("…" if len(turn.message) > 60 else "")),
-            output.relative(turn.updated_at - now),
-        )
-    output.show_table(table, nothing="No turns here yet. Ask for something: placet run MESSAGE")
+    turns.show_turns([_turn(row) for row in found], _now())
 
 
 async def _turn_show(client: "Client", turn: str, as_json: bool) -> None:
@@ -307,21 +310,16 @@ async def _turn_show(client: "Client", turn: str, as_json: bool) -> None:
     if as_json:
         output.show_json(whole)
         return
-    now, found = _now(), _turn(whole["turn"])
-    calls = [_item(found, row) for row in whole["items"]]
-    asked = [_approval(row) for row in reversed(whole["approvals"])]
-    sent = [_effect(row) for row in whole["effects"]]
-    console = output.console()
-    console.print(turns._head(found, now))
-    console.print(turns._where(found, calls, asked, sent, now))
-    if calls:
-        output.show_table(turns._calls(calls, asked))
-    for one in sent:
-        console.print(turns._effect(one))
-    if found.output_text:
-        console.print(output.words_of(found.output_text))
-    if found.error:
-        console.print(output.cell(f"{found.error.get('code')}: {found.error.get('message')}", "red"))
+    turn_, run_ = _turn(whole["turn"]), whole.get("run")
+    latest = {row["item_id"]: row for row in sorted(whole["approvals"], key=lambda row: row["ask"])}
+    turns.show_whole(
+        turn_,
+        _row(Standing, run_) if run_ else None,
+        [_item(turn_, row) for row in whole["items"]],
+        [_approval(row) for row in latest.values()],
+        [_effect(row) for row in whole["effects"]],
+        _now(),
+    )
 
 
 async def _turn_cancel(client: "Client", turn: str, reason: str | None, as_json: bool) -> None:
@@ -348,10 +346,7 @@ async def _effect_list(client: "Client", status: str | None, turn: str | None, l
     if as_json:
         output.show_json({"effects": found})
         return
-    for row in found:
-        output.console().print(turns._effect(_effect(row)))
-    if not found:
-        output.say("Nothing was sent.")
+    effects.show_effects([_effect(row) for row in found], _now())
 
 
 async def _effect_show(client: "Client", effect: str, as_json: bool) -> None:
@@ -359,23 +354,18 @@ async def _effect_show(client: "Client", effect: str, as_json: bool) -> None:
     if as_json:
         output.show_json({"effect": row})
         return
-    output.console().print(turns._effect(_effect(row)))
-    output.console().print(preview.runs(row["tool"], row["arguments"]))
-    for seen in row["evidence"]:
-        output.say(f"  looked up at {seen.get('at', '')!s:.19}: {seen.get('said')}", "magenta")
+    effects.show_effect(_effect(row), _now())
 
 
 async def _effect_resolve(
     client: "Client", effect: str, reason: str, committed: str | None, absent: bool, abandoned: bool, as_json: bool
 ) -> None:
-    given = {"committed": committed is not None, "absent": absent, "abandoned": abandoned}
-    chosen = [ending for ending, is_given in given.items() if is_given]
-    if len(chosen) != 1:
-        raise typer.BadParameter("Say one of --committed EXTERNAL_ID, --absent and --abandon.")
-    body = {"to": chosen[0], "reason": reason, "external_id": committed}
+    ending = effects.read_ending(committed, absent=absent, abandoned=abandoned)
+    body = {"to": ending, "reason": reason, "external_id": committed}
     operation_id = await _find(client, "effect", effect)
     said = await client.send("POST", f"/v1/effects/{operation_id}/resolution", body)
-    _tell("effect", said, f"The effect is {said['status']}; the turn goes on.", as_json=as_json)
+    then = "; the turn goes on" if said["undoes"] is None else ""
+    _tell("effect", said, f"Effect {output.short(operation_id)} is {said['status']}{then}.", as_json=as_json)
 
 
 async def _effect_undo(client: "Client", effect: str, as_json: bool) -> None:

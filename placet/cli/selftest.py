@@ -36,6 +36,7 @@ async def _selftest() -> tuple[str, "list[Outcome]"]:
     from placet.selftest import selftest  # noqa: PLC0415
 
     logs.configure(level=logging.CRITICAL)  # what is provoked here is told in the table
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)
     async with open_record() as record:
         with output.progress("Trying every promise …"):
             return await selftest(record.database, record.settings, Keys(*load_digest_key(record.settings)))
@@ -46,7 +47,7 @@ def _show(tenant: str, outcomes: "list[Outcome]") -> None:
     for outcome in outcomes:
         kept = Text("yes", "green") if outcome.kept else Text("NO", "bold red")
         table.add_row(output.cell(outcome.promise), kept, output.cell(outcome.seen), f"{outcome.seconds:.1f} s")
-    output.console().print(table)
+    output.show_table(table)
     broken = sum(not outcome.kept for outcome in outcomes)
     said = (
         f"{broken} of {len(outcomes)} promises are not kept." if broken else f"All {len(outcomes)} promises are kept."

@@ -4,6 +4,8 @@
 come from customers: control and direction characters are made visible.
 """
 
+import errno
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +21,7 @@ from placet.record.errors import InvalidInput
 from tools.money import show
 from tools.shop import Shop, refunds
 from tools.shop.amounts import amount
-from tools.shop.export import Export, ImportProblem
+from tools.shop.export import Export
 from tools.shop.importing import HANDLED, Report, import_export
 from tools.shop.search_orders import SearchArguments, SearchOrders
 
@@ -48,7 +50,9 @@ def import_file(
 
     async def work(shop: Shop) -> None:
         if not (len(currency) == 3 and currency.isascii() and currency.isalpha()):
-            raise ImportProblem(f"Expected a currency like GBP (ISO 4217), got {currency!r}.")
+            raise InvalidInput(f"Expected a currency like GBP (ISO 4217), got {currency!r}.", field="currency")
+        if not file.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
         export = Export(file, encoding=encoding, date_format=date_format)
         console = output.console(stderr=True)
         with Progress(
@@ -93,7 +97,9 @@ def orders(
         if as_json:
             output.show_json(found)
             return
-        table = output.table("order", "batch", "status", "placed", "customer", "amount", "refund", right=["amount"])
+        table = output.table(
+            "order", "batch", "status", "placed", "customer", "amount", "refund", right=["amount"], whole=["order"]
+        )
         for row in found["rows"]:
             refund = row["refund"]
             table.add_row(
@@ -135,7 +141,9 @@ def list_refunds(batch: Batch = None, day: Day = None, limit: Limit = 100, as_js
                 }
             )
             return
-        table = output.table("refund", "order", "batch", "customer", "amount", "status", right=["amount"])
+        table = output.table(
+            "refund", "order", "batch", "customer", "amount", "status", right=["amount"], whole=["refund", "order"]
+        )
         for row in rows:
             state = "on its way" if row.due and row.operation_id else row.status.replace("_", " ")
             table.add_row(

@@ -173,9 +173,13 @@ def _decided(said: Said) -> str:
 
 
 def _reconciled(said: Said) -> str:
+    if by := said.get("by"):  # nobody could look it up: a person says what happened (E6)
+        return f"{by} says that {said.get('tool')} is {said.get('status')}{_reason(said.get('reason'))}"
     if receipt := said.get("receipt"):
-        return f"it happened. {receipt.get('summary', '')} [receipt {receipt.get('external_id', '')}]"
-    return f"{said.get('status', '')}{_reason(said.get('evidence'))}"
+        found = f"it happened. {receipt.get('summary', '')} [receipt {receipt.get('external_id', '')}]"
+    else:
+        found = f"{said.get('status', '')}{_reason(said.get('evidence'))}"
+    return f"{said.get('tool')} was looked up: {found}"
 
 
 def _because(because: str) -> str:
@@ -186,6 +190,12 @@ def _because(because: str) -> str:
         "parked": "nobody worked on it",
         "message": "taken up again",
         "cancel": "to close what is open",
+        "closing": "to close what is open",
+        "resolved": f"somebody said what became of operation {output.short(id_)}",
+        "retry": "somebody retries it where it broke off",
+        "migrate": "its orphaned calls are brought to the tools as they are now",
+        "resume": "somebody looks again at what waits",
+        "update": "somebody added to the conversation",
     }
     return sentences.get(kind, because)
 
@@ -223,7 +233,7 @@ SENTENCES: dict[str, Callable[[Said], str]] = {
     "effect_unknown": lambda said: (
         f"{said.get('tool')}: nobody knows yet whether it happened{_reason(said.get('message'))}"
     ),
-    "effect_reconciled": lambda said: f"{said.get('tool')} was looked up: {_reconciled(said)}",
+    "effect_reconciled": _reconciled,
     "turn_paused": lambda said: f"pauses: {str(said.get('status', '')).replace('_', ' ')}; nothing runs",
     "turn_completed": lambda said: f"completed: {said.get('output_text', '')}",
     "turn_failed": _ended("failed"),

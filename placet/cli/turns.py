@@ -1,6 +1,6 @@
 """`placet turn`, `placet events`: where a request stands, what happened, and ending it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
@@ -13,22 +13,27 @@ from rich.text import Text
 from placet.cli import output, rows, text, timeline
 from placet.cli.opening import As, open_record, run
 from placet.cli.output import Json
-from placet.record import approvals, effects, items, lookup, turns
+from placet.record import approvals, effects, items, lookup, runs, turns
 from placet.record.approvals import Approval
 from placet.record.database import Transaction
 from placet.record.effects import Effect
 from placet.record.events import Event
 from placet.record.items import Item
 from placet.record.people import User
+from placet.record.runs import Standing
 from placet.record.turns import Turn
 
 app = typer.Typer(help="Turns: what was asked for, and where it stands.", no_args_is_help=True)
+Id = Annotated[str, typer.Argument(metavar="ID", help="The turn, or the first eight digits of it.")]
 OPEN_ITEMS = frozenset({"proposed", "awaiting_approval", "approved", "executing", "unknown", "orphaned"})
 
 
 @app.command("list")
 def show_list(
-    status: Annotated[str | None, typer.Option(help="Only those with this status, e.g. awaiting_approval.")] = None,
+    status: Annotated[
+        turns.Status | None,
+        typer.Option(metavar="STATUS", help="Only those with this status, e.g. awaiting_approval."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the one that changed last first.")] = 20,
     as_json: Json = False,
 ) -> None:
@@ -42,8 +47,13 @@ async def _list(status: str | None, limit: int, *, as_json: bool) -> None:
         now = await lookup.now(tx)
     if as_json:
         output.show_json({"turns": found})
-        return
-    table = output.table("turn", "thread", "status", "asked by", "message", "changed")
+    else:
+        show_turns(found, now)
+
+
+def show_turns(found: list[Turn], now: datetime) -> None:
+    """A table of turns, for people."""
+    table = output.table("turn", "thread", "status", "asked by", "message", "changed", whole=["turn", "thread"])
     for turn in found:
         table.add_row(
             Text(output.short(turn.turn_id), style="cyan"),
@@ -58,7 +68,7 @@ async def _list(status: str | None, limit: int, *, as_json: bool) -> None:
 
 @app.command()
 def show(
-    turn: Annotated[str, typer.Argument(metavar="ID", help="The turn, or the first eight digits of it.")],
+    turn: Id,
     as_json: Json = False,
 ) -> None:
     """One turn: what is next, what is finished, where it is stuck, and for how long."""
@@ -71,24 +81,35 @@ async def _show(typed: str, *, as_json: bool) -> None:
         calls = await items.of_turn(tx, turn.tenant_id, turn.turn_id)
         asked = [found for call in calls if (found := await approvals.latest(tx, record.tenant, call.item_id))]
         sent = await effects.recent(tx, record.tenant, turn_id=turn.turn_id)
+        standing = await runs.standing(tx, turn.turn_id)
         now = await lookup.now(tx)
     if as_json:
         output.show_json(
             {
                 "turn": turn,
+                "run": standing,
                 "items": [rows.item(call) for call in calls],
                 "approvals": [rows.approval(one) for one in asked],
                 "effects": [rows.effect(one) for one in sent],
             }
         )
-        return
+    else:
+        show_whole(turn, standing, calls, asked, sent, now)
+
+
+def show_whole(
+    turn: Turn, run: Standing | None, calls: list[Item], asked: list[Approval], sent: list[Effect], now: datetime
+) -> None:
+    """One turn with all that belongs to it, for people; `asked` holds the latest approval of each call."""
     console = output.console()
     console.print(_head(turn, now))
-    console.print(_where(turn, calls, asked, sent, now))
+    console.print(_where(turn, calls, now))
+    for line in _next(turn, run, calls, asked, sent, now):
+        output.say(line)
     if calls:
         output.show_table(_calls(calls, asked))
     for one in sent:
-        console.print(_effect(one))
+        output.say(_effect(one))
     if turn.output_text:
         console.print(Text("The agent's answer", style="dim italic"))
         console.print(output.words_of(turn.output_text))
@@ -104,7 +125,7 @@ def _head(turn: Turn, now: datetime) -> RenderableType:
 
 
 def _calls(calls: list[Item], asked: list[Approval]) -> Table:
-    table = output.table("step", "call", "status", "verdict", "decided by", "took", right=["step"])
+    table = output.table("step", "call", "status", "verdict", "decided by", "took", right=["step"], whole=["status"])
     by_item = {one.item_id: one for one in asked}
     for call in calls:
         approval = by_item.get(call.item_id)
@@ -125,7 +146,7 @@ def _effect(sent: Effect) -> Text:
     return line.append_text(output.status(sent.status)).append(f"  {text.visible(summary)}")
 
 
-def _where(turn: Turn, calls: list[Item], asked: list[Approval], sent: list[Effect], now: datetime) -> Text:
+def _where(turn: Turn, calls: list[Item], now: datetime) -> Text:
     """Where it stands, in one sentence (T5)."""
     finished = sum(call.status not in OPEN_ITEMS for call in calls)
     parts = [f"{finished} of {len(calls)} calls finished", f"step {turn.steps} of {turn.max_steps}"]
@@ -134,23 +155,59 @@ def _where(turn: Turn, calls: list[Item], asked: list[Approval], sent: list[Effe
         parts.append(f"next: {turn.next_step or 'end'}")
     else:
         parts.append(f"ended {output.at(turn.ended_at or turn.updated_at, now)}")
-    said = Text("  " + " · ".join(parts))
+    return Text("  " + " · ".join(parts))
+
+
+def _next(
+    turn: Turn, run: Standing | None, calls: list[Item], asked: list[Approval], sent: list[Effect], now: datetime
+) -> Iterator[Text]:
+    """Who has to do something for it to go on, and what; a line each (T5)."""
+    short = output.short(turn.turn_id)
+    if run is not None and (said := _standing(run, now)):
+        yield Text(f"  {said}", "dim" if run.worker and not run.lapsed else "yellow")
     for one in asked:
         if one.status == "pending":
-            said.append(
-                f"\n  waits for {text.visible(one.duty)}: placet approve {output.short(one.approval_id)}", "yellow"
+            yield Text(
+                f"  waits for {text.visible(one.duty)}: placet approve {output.short(one.approval_id)}", "yellow"
             )
     for effect in sent:
         if effect.status == "unknown":
-            said.append(
-                f"\n  waits for an operator: placet effects resolve {output.short(effect.operation_id)}", "magenta"
+            id_ = output.short(effect.operation_id)
+            yield Text(
+                f"  waits for an operator: placet effects show {id_}, then placet effects resolve {id_}", "magenta"
             )
-    return said
+    for call in calls:
+        if call.status == "orphaned":
+            yield Text(
+                f"  {text.visible(call.tool)} has changed since it was asked: placet turn migrate {short}, as an operator, "
+                f"or placet turn cancel {short}",
+                "magenta",
+            )
+    if turn.status == "failed":
+        yield Text(f"  goes on where it broke off, when somebody says so: placet turn retry {short}", "yellow")
+
+
+def _standing(run: Standing, now: datetime) -> str:
+    since = (now - run.since).total_seconds()
+    if run.behind is not None:
+        return f"begins when turn {output.short(run.behind)} of the same thread has ended"
+    if run.lapsed:
+        return (
+            f"worker {text.visible(run.worker)} has not been heard of for {output.duration(since)}; the next worker takes it "
+            "up: placet worker"
+        )
+    if run.status == "running":
+        return f"worker {text.visible(run.worker)} works on it"
+    if since < 0:
+        return f"is taken up again in {output.duration(-since)}"
+    if since > timeline.NOBODY:
+        return f"nobody has taken it up for {output.duration(since)}; is a worker running? placet worker"
+    return ""
 
 
 @app.command()
 def cancel(
-    turn: Annotated[str, typer.Argument(metavar="ID")],
+    turn: Id,
     reason: Annotated[str | None, typer.Option(help="Why; kept in the record.")] = None,
     as_user: As = None,
     as_json: Json = False,
@@ -178,13 +235,13 @@ async def _cancel(typed: str, reason: str | None, user: str | None, *, as_json: 
 
 
 @app.command()
-def retry(turn: Annotated[str, typer.Argument(metavar="ID")], as_user: As = None, as_json: Json = False) -> None:
+def retry(turn: Id, as_user: As = None, as_json: Json = False) -> None:
     """Reopen a failed turn where it broke off; a call that has a result is not repeated."""
     run(_steer(turn, as_user, turns.retry, "is due again", as_json=as_json))
 
 
 @app.command()
-def migrate(turn: Annotated[str, typer.Argument(metavar="ID")], as_user: As = None, as_json: Json = False) -> None:
+def migrate(turn: Id, as_user: As = None, as_json: Json = False) -> None:
     """Bring orphaned calls to the tools as they are now; what can be asked is asked again. For operators."""
     run(_steer(turn, as_user, turns.migrate, "is brought to the tools as they are now", as_json=as_json))
 

@@ -1,7 +1,7 @@
 """`placet users`: who asks, who decides (A5), and the keys that prove it (L4)."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 import typer
@@ -14,6 +14,8 @@ from placet.record.errors import InvalidInput
 
 app = typer.Typer(help="People: who asks, who decides.", no_args_is_help=True)
 ACTOR = "command line"  # in the audit chain: whoever can reach the database
+LONGEST = 100 * 365  # days
+KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The key's id, as `placet users keys` lists it.")]
 
 
 @app.command()
@@ -81,7 +83,7 @@ def key(
 
 
 async def _key(user: str, label: str, days: float | None, *, as_json: bool) -> None:
-    lifetime = timedelta(days=days) if days is not None else None
+    lifetime = _time("days", days) if days is not None else None
     async with open_record() as record, record.database.transaction() as tx:
         made = await credentials.issue(tx, record.tenant, user, label=label, lifetime=lifetime, by=ACTOR)
     _show_once(*made, as_json=as_json)
@@ -97,12 +99,14 @@ def keys(
 
 async def _keys(user: str | None, *, as_json: bool) -> None:
     async with open_record() as record, record.database.read() as tx:
+        if user is not None:
+            await people.get(tx, record.tenant, user)
         found = await credentials.of_tenant(tx, record.tenant, user_id=user)
         now = await lookup.now(tx)
     if as_json:
         output.show_json({"keys": found})
         return
-    table = output.table("key", "of", "label", "made", "ends")
+    table = output.table("key", "of", "label", "made", "ends", whole=["key"])
     for one in found:
         ended = "revoked" if one.revoked_at else "" if one.live else "expired"
         ends = ended or (output.relative(one.expires_at - now) if one.expires_at else "never")
@@ -117,14 +121,14 @@ async def _keys(user: str | None, *, as_json: bool) -> None:
 
 
 @app.command()
-def revoke(key_id: Annotated[UUID, typer.Argument(metavar="KEY")], as_json: Json = False) -> None:
+def revoke(key_id: KeyId, as_json: Json = False) -> None:
     """End a key; the next request with it is refused."""
     run(_revoke(key_id, as_json=as_json))
 
 
-async def _revoke(key_id: UUID, *, as_json: bool) -> None:
+async def _revoke(key_id: str, *, as_json: bool) -> None:
     async with open_record() as record, record.database.transaction() as tx:
-        revoked = await credentials.revoke(tx, record.tenant, key_id, by=ACTOR)
+        revoked = await credentials.revoke(tx, record.tenant, _key_id(key_id), by=ACTOR)
     if as_json:
         output.show_json({"key": revoked})
         return
@@ -133,7 +137,7 @@ async def _revoke(key_id: UUID, *, as_json: bool) -> None:
 
 @app.command()
 def rotate(
-    key_id: Annotated[UUID, typer.Argument(metavar="KEY")],
+    key_id: KeyId,
     hours: Annotated[float, typer.Option(min=0, help="How long the old one still works.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -141,9 +145,9 @@ def rotate(
     run(_rotate(key_id, hours, as_json=as_json))
 
 
-async def _rotate(key_id: UUID, hours: float, *, as_json: bool) -> None:
+async def _rotate(key_id: str, hours: float, *, as_json: bool) -> None:
     async with open_record() as record, record.database.transaction() as tx:
-        made = await credentials.rotate(tx, record.tenant, key_id, overlap=timedelta(hours=hours), by=ACTOR)
+        made = await credentials.rotate(tx, record.tenant, _key_id(key_id), overlap=_time("hours", hours), by=ACTOR)
     _show_once(*made, as_json=as_json)
 
 
@@ -168,6 +172,23 @@ async def _link(user: str, subject: str, issuer: str | None, *, as_json: bool) -
         output.show_json({"user": user, "issuer": issuer, "subject": subject})
         return
     output.say(f"{subject} of {issuer} is {user} now.")
+
+
+def _time(unit: Literal["days", "hours"], given: float) -> timedelta:
+    """That many days or hours; raises `InvalidInput` for more than anybody means, and for what is no number."""
+    days = given if unit == "days" else given / 24
+    if not days <= LONGEST:
+        raise InvalidInput(
+            f"--{unit} {given:g}: expected a number of {unit} that ends within {LONGEST} days.", field=unit
+        )
+    return timedelta(days=days)
+
+
+def _key_id(typed: str) -> UUID:
+    try:
+        return UUID(typed)
+    except ValueError:
+        raise InvalidInput(f"{typed!r} is no key's id; `placet users keys` lists them, whole.", field="key") from None
 
 
 def _show_once(text: str, made: credentials.Key, *, as_json: bool) -> None:

@@ -65,7 +65,8 @@ async def resolve(
     )
     now = await effects.get(tx, who.tenant_id, effect.operation_id)
     if not moved:
-        raise Conflict(f"The effect is {now.status}; only an unknown one is settled by hand.", status=now.status)
+        first = " A worker looks it up first: placet worker." if now.status == "dispatched" else ""
+        raise Conflict(f"The effect is {now.status}; only an unknown one is settled by hand.{first}", status=now.status)
     await events.append(
         tx,
         effect.thread_id,

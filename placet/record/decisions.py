@@ -1,8 +1,8 @@
 """Decide an approval.
 
 The first valid decision wins, by one conditional update (A3); the decision and the run that acts on it are one
-transaction (A4). Whoever asks, by whichever door, ends here: the command line, the notebook, the node itself. Nothing in
-this module executes anything.
+transaction (A4). Whoever asks, by whichever door, ends here: the command line, the notebook, the server's endpoints, the
+node itself. Nothing in this module executes anything.
 """
 
 from dataclasses import dataclass

@@ -71,8 +71,19 @@ def _explained(what: str) -> Iterator[None]:
         raise DiskFull(
             f"The database has no room left ({error}). Make room and start again; nothing is lost."
         ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise MigrationFailed(
+            f"{what}: {_said(error)}. Only the role that owns the tables may do that: set "
+            "PLACET_OWNER_DATABASE_URL to its address, beside PLACET_DATABASE_URL. Nothing of it was kept."
+        ) from error
     except psycopg.Error as error:
-        raise MigrationFailed(f"{what}: {error} Nothing of it was kept; correct the cause and start again.") from error
+        raise MigrationFailed(
+            f"{what}: {_said(error)}. Nothing of it was kept; correct the cause and start again."
+        ) from error
+
+
+def _said(error: psycopg.Error) -> str:
+    return str(error).strip().rstrip(".")
 
 
 def _check_version(connection: AsyncConnection[Any]) -> None:

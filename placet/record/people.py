@@ -11,6 +11,7 @@ from placet.record.errors import Conflict, InvalidInput, NotFound
 
 Role = Literal["requester", "reviewer", "operator", "auditor"]
 ROLES: tuple[Role, ...] = ("requester", "reviewer", "operator", "auditor")
+LOCALES = ("en", "es")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ async def add(
         raise InvalidInput(f"Roles are {', '.join(ROLES)}; got {', '.join(unknown) or 'none'}.", field="roles")
     if "reviewer" not in roles and duties:
         raise InvalidInput("Duties are what a reviewer may decide; give the role reviewer too.", field="duties")
+    if locale not in LOCALES:
+        raise InvalidInput(f"Locales are {' and '.join(LOCALES)}; got {locale}.", field="locale")
     canonical.check_plain({"user_id": user_id, "name": name, "duties": duties})
     try:
         await tx.execute(
@@ -85,10 +88,11 @@ async def add(
         )
     except psycopg.errors.UniqueViolation:
         raise Conflict(f"{user_id!r} exists already, or did: ids are not used twice.", field="user_id") from None
-    except psycopg.errors.CheckViolation as error:
+    except psycopg.errors.CheckViolation:
         raise InvalidInput(
-            f"{user_id!r} cannot be used ({error.diag.constraint_name}): an id is lower-case letters, digits and . _ @ -, "
-            "a locale is en or es."
+            f"{user_id!r} cannot be a person's id: it is at most 63 lower-case letters, digits and . _ @ -, and begins with "
+            "a letter or a digit.",
+            field="user_id",
         ) from None
     return await get(tx, tenant, user_id)
 

@@ -6,7 +6,8 @@ nothing. Whatever makes a run due does so in the transaction that caused it (A4)
 """
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Literal
 from uuid import UUID, uuid4
 
 import psycopg
@@ -170,6 +171,43 @@ async def fence(tx: Transaction, owned: Owned) -> None:
 async def lock_thread(tx: Transaction, thread_id: UUID) -> None:
     """First in the lock order, for deciders and sweepers, who hold no epoch."""
     await tx.execute("select 1 from threads where thread_id = %(thread)s for no key update", {"thread": thread_id})
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who works on a turn, or that somebody should. `since` is when the run became due, was first claimed, or, where the
+    worker's lease has lapsed, until when that worker was heard of."""
+
+    status: Literal["due", "running"]
+    worker: str | None
+    lapsed: bool  # the worker is dead or cut off; the next one takes the run up
+    since: datetime
+    behind: UUID | None  # the turn of the same thread that has to end before
+
+
+async def standing(tx: Transaction, turn_id: UUID) -> Standing | None:
+    """How it stands with the turn's open run; None where there is nothing to do (T5)."""
+    return await tx.fetch_one(
+        Standing,
+        """
+        select r.status,
+               case when r.status = 'running' then t.owner end as worker,
+               r.status = 'running' and t.lease_until < clock() as lapsed,
+               case when r.status = 'due' then r.due_at
+                    when t.lease_until < clock() then t.lease_until
+                    else r.started_at end as since,
+               case when r.status = 'due' then
+                   (select o.turn_id from turns o
+                     where o.thread_id = r.thread_id and o.turn_id <> r.turn_id
+                       and o.status in ('running', 'awaiting_approval', 'awaiting_reconciliation', 'paused')
+                     limit 1) end as behind
+          from runs r join threads t using (thread_id)
+         where r.turn_id = %(turn)s and r.status <> 'ended'
+         order by r.status = 'running' desc
+         limit 1
+        """,
+        {"turn": turn_id},
+    )
 
 
 async def make_parked_due(tx: Transaction, tenant: str) -> int:

@@ -45,6 +45,12 @@ async def open_database(
     else:
         application, owner, role = await _given(settings, settings.database_url.get_secret_value(), wait)
         await migrate(owner, migrations, application=role)
+        if role is None:
+            say(
+                "The role that runs also owns the tables, so it could change or delete audit rows; that would break the "
+                "chain of their hashes, but nothing prevents it. Give PLACET_DATABASE_URL another role than "
+                "PLACET_OWNER_DATABASE_URL."
+            )
     async with Database(application, size=settings.pool_size) as database:
         yield database
 
@@ -55,10 +61,6 @@ async def _given(settings: Settings, application: str, wait: float) -> tuple[str
     owner = settings.owner_database_url.get_secret_value() if settings.owner_database_url else application
     if role != (await _wait_for(owner, wait) if owner != application else role):
         return application, owner, role
-    say(
-        "The role that runs also owns the tables, so it could change or delete audit rows; `audit verify` would notice, "
-        "nothing prevents it. Give PLACET_DATABASE_URL another role than PLACET_OWNER_DATABASE_URL."
-    )
     return application, owner, None
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from placet import cli, logs
 from placet.client import Client, Refused, Unreachable
 from placet.settings import settings
 from tests.api.serving import Served
-from tests.outside import World
+from tests.outside import World, happens_then
 
 
 def client_of(served: Served, who: str) -> Client:
@@ -136,30 +137,96 @@ async def test_l3_the_command_line_works_against_a_server(
     assert len(world.done("pay")) == 1
 
 
-async def test_l3_what_people_see_of_a_server_looks_as_it_does_beside_the_database(
-    served: Served, placet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The screens are the same; what they show came over the wire."""
-    asked = await served.paused()
-    monkeypatch.setenv("PLACET_URL", served.url)
-    monkeypatch.setenv("PLACET_API_KEY", served.keys["marta"])
+@pytest.fixture
+def shown(
+    served: Served, owner_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Any]]:
+    """`await shown("marta", "inbox")`: exit code, stdout and stderr as people read them, over the wire; with `here` beside
+    the database."""
+
+    async def call(who: str | None, *arguments: str, here: bool = False, **more: str) -> tuple[int, str, str]:
+        with monkeypatch.context() as patch:
+            addresses = {"PLACET_DATABASE_URL": served.house.database.dsn, "PLACET_OWNER_DATABASE_URL": owner_url}
+            database = {**addresses, "PLACET_USER": who or ""}
+            server = {"PLACET_URL": served.url, "PLACET_API_KEY": served.keys[who] if who else ""}
+            for name, value in {**(database if here else server), **more}.items():
+                patch.setenv(name, value)
+            settings.cache_clear()
+            capfd.readouterr()
+            code = await asyncio.to_thread(cli.call, list(arguments))
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    yield call
     settings.cache_clear()
-    capfd.readouterr()
-    for arguments in (
+
+
+def _lasting(said: str) -> str:
+    """Without ages, which grow, and the spaces beside them."""
+    return re.sub(r" +", " ", re.sub(r"(in |for )?\d+ (s|min|h)( ago| \d+ min)?", "AGE", said))
+
+
+async def test_l3_what_people_see_of_a_server_looks_as_it_does_beside_the_database(
+    served: Served, world: World, shown: Callable[..., Any]
+) -> None:
+    """The screens are the same, whether they come over the wire or not; also what waits for an operator."""
+    world.silent = True
+    world.next("pay", happens_then(ConnectionError("reset")))
+    lost = await served.paused()
+    await served.decide(lost, {"kind": "approve"})
+    await served.house.worker.run_until_idle()
+    asked = await served.paused()
+    [effect] = await served.house.rows("select operation_id::text from effects")
+    screens = [
         ["inbox"],
         ["turn", "list"],
         ["turn", "show", asked["turn_id"][:8]],
+        ["turn", "show", lost["turn_id"]],
         ["events", asked["turn_id"]],
-        ["approve", asked["approval_id"][:8], "--yes"],
         ["effects", "list"],
-        ["policy", "explain", "pay", '{"to": "rosa", "minor": 100}'],
-    ):
-        code = await asyncio.to_thread(cli.call, arguments)
-        said = capfd.readouterr()
-        assert code == 0, said.err
-        assert said.out
-        assert "Error" not in said.err
-    settings.cache_clear()
+        ["effects", "show", effect["operation_id"][:8]],
+    ]
+    for arguments in screens:
+        code, out, err = await shown("marta", *arguments)
+        code_here, beside, err_here = await shown("marta", *arguments, here=True)
+        assert (code, code_here) == (0, 0), f"{err}{err_here}"
+        assert _lasting(out) == _lasting(beside)
+    _, inbox, _ = await shown("olga", "inbox")
+    assert f"placet effects resolve {effect['operation_id'][:8]}" in inbox
+
+
+async def test_l5_what_the_command_line_cannot_ask_of_a_server_says_what_to_do(
+    served: Served, shown: Callable[..., Any]
+) -> None:
+    """No key, no address, nobody there, work that is the server's: a sentence, and the exit code that --help promises."""
+    no_key = await shown(None, "inbox")
+    bad_key = await shown("marta", "inbox", PLACET_API_KEY="placet_x")
+    no_address = await shown("marta", "inbox", PLACET_URL="placet.example")
+    nobody = await shown("marta", "inbox", PLACET_URL="http://127.0.0.1:9")
+    here = await shown("ana", "run", "Pay Rosa.", "--here")
+    no_ending = await shown("olga", "effects", "resolve", "12345678", "--reason", "x", "--json")
+    no_such = await shown("olga", "turn", "show", "12345678", "--json")
+
+    assert (no_key[0], bad_key[0], no_address[0], nobody[0], here[0]) == (3, 3, 2, 1, 2)
+    assert "PLACET_API_KEY" in no_key[2]
+    assert "PLACET_API_KEY" in bad_key[2]
+    assert "PLACET_URL" in no_address[2]
+    assert "http://" in no_address[2]
+    assert "Nothing was sent" in nobody[2]
+    assert "--here" in here[2]
+    assert json.loads(no_ending[1])["error"]["code"] == "invalid_input"
+    assert json.loads(no_such[1])["error"]["code"] == "unknown_turn"
+    assert await served.house.rows("select 1 as one from turns") == []
+
+
+async def test_o3_a_server_whose_workers_are_gone_keeps_nobody_waiting(
+    served: Served, shown: Callable[..., Any]
+) -> None:
+    """`placet run` gives up watching a request that nobody takes up, as it does beside the database."""
+    code, out, _ = await asyncio.wait_for(shown("ana", "run", "Pay Rosa."), 30)
+
+    assert code == 0
+    assert "Nobody has taken it up" in out
 
 
 async def test_v2_the_client_waits_through_heartbeats(served: Served) -> None:

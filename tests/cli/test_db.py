@@ -1,6 +1,7 @@
 """`placet db`: what a person and a script see."""
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from placet.cli import db as cli_db
 from placet.record import embedded
 from placet.record.errors import Conflict
 from placet.settings import settings
+from tests.cli.conftest import PLACET
+from tests.cli.terminal import at_a_terminal
 
 run = CliRunner().invoke
 
@@ -49,6 +52,16 @@ def test_db_starts_shows_and_stops(home: Path) -> None:
             assert connection.info.user == role
     assert json.loads(run(cli_db.app, ["stop", "--json"]).stdout) == {"stopped": True}
     assert "Was not running" in run(cli_db.app, ["stop"]).stdout
+
+
+def test_the_first_command_shows_that_a_database_is_being_made(home: Path) -> None:
+    """It takes seconds once; whoever sits at a terminal sees that something is happening."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PLACET_", "OPENAI_"))}
+    code, shown = at_a_terminal([PLACET, "inbox"], {**environment, "PLACET_HOME": str(home), "TERM": "xterm"})
+
+    assert code == 0
+    assert "Opening the database" in shown
+    assert "Nothing waits" in shown
 
 
 def test_db_does_not_start_or_stop_what_is_not_ours(

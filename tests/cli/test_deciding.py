@@ -72,6 +72,18 @@ def test_a2_a_hash_of_something_else_decides_nothing(
     assert status() == "pending"
 
 
+@pytest.mark.parametrize("given", ["abc", "0" * 63, "Z" * 64])
+def test_a6_a_hash_that_is_none_is_a_mistake_and_leaves_it_answerable(
+    placet: Placet, paused: Approval, status: Callable[[], str], given: str
+) -> None:
+    """What was typed cannot be used: exit code 2, a sentence about --hash, and nothing is decided."""
+    for decision in (("approve", "--yes"), ("reject", "--reason", "no")):
+        shown = placet(decision[0], paused.approval_id, *decision[1:], "--as", "marta", "--hash", given, "--json")
+        assert (shown.code, shown.error["code"]) == (2, "invalid_decision")
+        assert "--hash takes the SHA-256" in shown.error["message"]
+    assert status() == "pending"
+
+
 def test_a3_the_same_again_is_answered_and_anything_else_is_told_what_stands(placet: Placet, paused: Approval) -> None:
     """A double click is no error; another decision, and another person, get the stored outcome with who and when."""
     first = placet("approve", paused.approval_id, "--as", "marta", "--yes", "--json")

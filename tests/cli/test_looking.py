@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from importlib import metadata
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from placet.record import lookup
 from placet.record.approvals import Approval
 from placet.record.database import Transaction
-from tests.cli.conftest import REQUEST, Ran
+from tests.cli.conftest import PLACET, REQUEST, Ran
+from tests.cli.terminal import at_a_terminal
 from tests.steps import House
 
 Placet = Callable[..., Ran]
@@ -34,6 +36,16 @@ def test_json_is_one_document_and_nothing_else(placet: Placet, command: str, key
     assert placet(*command.split(), "--json").json == {key: [] for key in keys.split()}
 
 
+@pytest.mark.parametrize(("what", "one_of"), [("turn", "awaiting_approval"), ("effects", "unknown")])
+def test_t5_a_status_that_does_not_exist_is_not_an_empty_list(placet: Placet, what: str, one_of: str) -> None:
+    """A typo would look like "nothing is stuck"; it is refused, with the statuses there are."""
+    shown = placet(what, "list", "--status", f"{one_of}x", "--json")
+
+    assert (shown.code, shown.error["code"]) == (2, "usage")
+    assert f"'{one_of}'" in shown.error["message"]
+    assert placet(what, "list", "--status", one_of).code == 0
+
+
 def test_a5_people_are_added_once_and_listed(placet: Placet) -> None:
     """With roles and duties; the same id again is a conflict, a role that does not exist a mistake."""
     added = placet("users", "add", "marta", "--role", "reviewer", "--duty", "finance", "--name", "Marta", "--json")
@@ -43,6 +55,10 @@ def test_a5_people_are_added_once_and_listed(placet: Placet) -> None:
     assert added.json["user"]["duties"] == ["finance"]
     assert (again.code, again.error["code"]) == (3, "conflict")
     assert (wrong.code, wrong.error["code"]) == (2, "invalid_input")
+    for given, field in ((("bob smith",), "user_id"), (("bob", "--locale", "fr"), "locale")):
+        odd = placet("users", "add", *given, "--role", "requester", "--json")
+        assert (odd.code, odd.error["code"], odd.error["field"]) == (2, "invalid_input", field)
+        assert given[-1] in odd.error["message"]
     assert "finance" in placet("users", "list").out
 
 
@@ -58,6 +74,57 @@ def test_t5_one_turn_says_what_is_finished_what_is_next_and_where_it_is_stuck(pl
     assert document["approvals"][0]["payload_hash"] == paused.payload_hash.hex()
     assert document["turn"]["message"] == REQUEST
     assert "digest" not in document["approvals"][0]
+
+
+def test_t5_a_turn_says_whether_anybody_works_on_it(
+    placet: Placet, paused: Approval, house: Callable[..., Any]
+) -> None:
+    """Nobody while no worker runs, a worker by its name, one that is not heard of any more; and how to start another."""
+
+    async def approve(opened: House) -> None:
+        await opened.approve(paused)
+        await opened.rows("update runs set due_at = clock() - interval '1 minute' where status = 'due' returning 1")
+
+    async def claim(opened: House) -> None:
+        await opened.worker.claim()
+
+    async def die(opened: House) -> None:
+        await opened.rows("update threads set lease_until = clock() - interval '2 minutes' returning 1")
+
+    seen = []
+    for work in (approve, claim, die):
+        house(work)
+        seen.append(placet("turn", "show", paused.turn_id).out)
+    whole = placet("turn", "show", paused.turn_id, "--json").json
+
+    assert "nobody has taken it up for 1 min; is a worker running? placet worker" in seen[0]
+    assert re.search(r"worker \S+ works on it", seen[1])
+    assert re.search(r"worker \S+ has not been heard of for 2 min; the next worker takes it up: placet worker", seen[2])
+    assert (whole["run"]["status"], whole["run"]["lapsed"]) == ("running", True)
+
+
+def test_i1_on_a_narrow_terminal_ids_and_risks_stay_whole(
+    environment: dict[str, str], placet: Placet, paused: Approval
+) -> None:
+    """On 80 columns long words break; what people copy, and what tells them the risk, does not."""
+    key = placet("users", "key", "ana", "--json").json["key_id"]
+    for arguments, whole in (
+        (("inbox",), f"{str(paused.approval_id)[:8]}"),
+        (("inbox",), "! irreversible"),
+        (("users", "keys"), key),
+        (("turn", "show", str(paused.turn_id)), "awaiting approval"),
+    ):
+        code, shown = at_a_terminal([PLACET, *arguments], {**environment, "TERM": "dumb", "NO_COLOR": "1"}, columns=80)
+        assert code == 0
+        assert any(whole in line for line in shown.splitlines()[1:]), shown
+        assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_i1_columns_stand_apart_where_nobody_looks(placet: Placet, paused: Approval) -> None:
+    """Two spaces between columns, so that a script can tell them from the words in one."""
+    head, row = placet("turn", "list").out.splitlines()
+
+    assert len(re.split(r" {2,}", head)) == len(re.split(r" {2,}", row)) == 6
 
 
 def test_i1_the_inbox_says_what_for_whom_and_how_long(placet: Placet, paused: Approval) -> None:

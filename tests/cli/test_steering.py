@@ -47,17 +47,22 @@ def test_e6_an_unknown_effect_is_shown_with_its_evidence_and_settled_by_an_opera
     placet: Placet, paused: Approval, unknown: str, olga: str
 ) -> None:
     """The inbox and the turn point at it, the effect shows what was looked up; the operator's word is its receipt."""
-    assert f"placet effects resolve {unknown[:8]}" in placet("inbox").out
+    inbox = placet("inbox").out
+    assert f"placet effects resolve {unknown[:8]}" in inbox
+    assert "Nothing waits" not in inbox
     assert f"placet effects resolve {unknown[:8]}" in placet("turn", "show", paused.turn_id).out
     assert "The gateway did not answer" in placet("effects", "show", unknown[:8]).out
     resolved = placet(
         "effects", "resolve", unknown[:8], "--committed", "batch_1", "--reason", "their portal", "--as", olga, "--json"
     )
     again = placet("effects", "resolve", unknown[:8], "--absent", "--reason", "no", "--as", olga, "--json")
+    timeline = placet("events", paused.turn_id).out
 
     assert resolved.json["effect"]["status"] == "committed"
     assert resolved.json["effect"]["receipt"]["external_id"] == "batch_1"
     assert (again.code, again.error["code"]) == (3, "conflict")
+    assert "olga says that refund_payments is committed: their portal" in timeline
+    assert "said by hand at" in placet("effects", "show", unknown[:8]).out
 
 
 @pytest.mark.parametrize(
@@ -131,6 +136,7 @@ def test_t2_a_failed_turn_is_retried_and_a_waiting_one_is_not(
 
     failed = asyncio.run(fail())
     assert failed.status == "failed"
+    assert f"placet turn retry {str(failed.turn_id)[:8]}" in placet("turn", "show", failed.turn_id).out
     assert placet("turn", "retry", failed.turn_id, "--as", "marta", "--json").error["code"] == "not_allowed"
     assert placet("turn", "retry", str(failed.turn_id)[:8], "--as", "ana", "--json").json["turn"]["status"] == "created"
     assert placet("turn", "retry", paused.turn_id, "--as", "ana", "--json").error["code"] == "conflict"

@@ -42,6 +42,11 @@ def test_l4_what_cannot_be_done_with_keys_is_a_sentence(placet: Placet) -> None:
 
     assert placet("users", "key", "nobody", "--json").error["code"] == "unknown_user"
     assert placet("users", "key", "rosa", "--days", -1, "--json").error["code"] == "invalid_input"
+    for days in ("1e9", "inf", "nan", "4000000"):
+        assert placet("users", "key", "rosa", "--days", days, "--json").error["field"] == "days"
+    assert placet("users", "keys", "nobody", "--json").error["code"] == "unknown_user"
+    assert placet("users", "rotate", key_id, "--hours", "1e12", "--json").error["code"] == "invalid_input"
+    assert "`placet users keys`" in placet("users", "revoke", "1234").err
     assert placet("users", "revoke", uuid4(), "--json").error["code"] == "unknown_key"
     assert placet("users", "revoke", key_id, "--json").error["code"] == "conflict"
     assert placet("users", "rotate", key_id, "--json").error["code"] == "conflict"

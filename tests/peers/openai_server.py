@@ -1,7 +1,10 @@
 """An OpenAI-compatible server on loopback, which answers as it is told and counts what it was really asked.
 
-async with serving() as server: server.will(status(429, {"retry-after": "1"}), completion("Hello")) ... # a client at
-server.url server.requests[0].body["messages"] # what arrived server.seconds_between(0, 1) # how long the client waited
+    async with serving() as server:
+        server.will(status(429, {"retry-after": "1"}), completion("Hello"))
+        ...                                     # a client at server.url
+        server.requests[0].body["messages"]     # what arrived
+        server.seconds_between(0, 1)            # how long the client waited
 
 It is the witness of the tests: what a client says it sent is not asked. A request beyond the script gets 500 and still
 counts.

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from placet.record import embedded
 from placet.record.embedded import APP, OWNER
-from placet.record.problems import DatabaseRefused, DatabaseUnreachable, DataUnreadable
+from placet.record.problems import DatabaseRefused, DatabaseUnreachable, DataUnreadable, MigrationFailed
 from placet.record.start import load_digest_key, open_database, status
 from placet.settings import Settings
 
@@ -53,6 +53,16 @@ async def test_start_says_what_is_weaker_with_one_address(
     said = capsys.readouterr()
     assert "could change or delete audit rows" in said.err
     assert said.out == ""
+
+
+async def test_start_says_which_address_is_missing(
+    home: Path, database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The application's role alone may not migrate: the error names the setting that is missing, and nothing untrue is said
+    about who owns the tables."""
+    with pytest.raises(MigrationFailed, match="PLACET_OWNER_DATABASE_URL"):
+        await who(Settings(home=home, database_url=SecretStr(database_url)))
+    assert capsys.readouterr() == ("", "")
 
 
 async def test_start_says_where_the_embedded_data_are_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,12 @@ class NotReadable(ImportProblem):
     code = "not_readable"
 
 
+class UnknownEncoding(ImportProblem, LookupError):
+    """There is no such encoding, or it has no ASCII in it. Code: `unknown_encoding`."""
+
+    code = "unknown_encoding"
+
+
 class BrokenLine(ValueError):
     """What was expected of a line, and what came; it is reported and the import goes on. Code: `broken_line`."""
 
@@ -272,7 +278,7 @@ def _checked(encoding: str) -> str:
             return codecs.lookup(encoding).name
     except (LookupError, UnicodeError):
         pass
-    raise ImportProblem(f"Expected an encoding that has ASCII in it, like utf-8 or cp1252, got {encoding!r}.")
+    raise UnknownEncoding(f"Expected an encoding that has ASCII in it, like utf-8 or cp1252, got {encoding!r}.")
 
 
 def _header(path: Path, text: str) -> tuple[str, list[str]]:

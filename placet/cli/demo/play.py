@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from placet.cli import opening, output, preview
 from placet.cli.demo import deciding
@@ -30,7 +30,6 @@ REQUEST = f"Refund the failed orders of batch {FAILED_BATCH}"
 PATIENCE = 90.0  # seconds for a worker to come up and do its part
 MOST_ASKS = 5  # of the same call; then the demo gives up
 RESTS = frozenset({"turn_paused", "turn_completed", "turn_failed", "turn_exhausted", "turn_cancelled"})
-Crash = Literal["call:after=kill"]
 
 
 @dataclass

@@ -47,6 +47,52 @@ async def _add(
         _show_once(*made, as_json=False)
 
 
+@app.command()
+def change(
+    user: Annotated[str, typer.Argument(help="Whom.")],
+    role: Annotated[
+        list[str] | None, typer.Option(help="All the roles they have from now on; may be repeated.")
+    ] = None,
+    duty: Annotated[list[str] | None, typer.Option(help="All their duties; `--duty none` takes them away.")] = None,
+    name: Annotated[str | None, typer.Option(help="As people call them.")] = None,
+    locale: Annotated[str | None, typer.Option(help="en or es.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Change a person's roles, duties, name or language; it counts at once, also for what waits."""
+    if role is None and duty is None and name is None and locale is None:
+        raise typer.BadParameter("Say what changes: --role, --duty, --name or --locale.")
+    run(_change(user, role, [] if duty == ["none"] else duty, name, locale, as_json=as_json))
+
+
+async def _change(
+    user: str, roles: list[str] | None, duties: list[str] | None, name: str | None, locale: str | None, *, as_json: bool
+) -> None:
+    async with open_record() as record, record.database.transaction() as tx:
+        changed = await people.change(
+            tx, record.tenant, user, by=ACTOR, name=name, roles=roles, duties=duties, locale=locale
+        )
+    if as_json:
+        output.show_json({"user": changed})
+        return
+    may = f", may decide for {', '.join(changed.duties)}" if changed.duties else ""
+    output.say(f"{changed.user_id} is now {', '.join(changed.roles)}{may}.")
+
+
+@app.command()
+def remove(user: Annotated[str, typer.Argument(help="Whom.")], as_json: Json = False) -> None:
+    """Remove a person: their keys and tokens open nothing any more. What they did stays; the id is never used again."""
+    run(_remove(user, as_json=as_json))
+
+
+async def _remove(user: str, *, as_json: bool) -> None:
+    async with open_record() as record, record.database.transaction() as tx:
+        removed = await people.remove(tx, record.tenant, user, by=ACTOR)
+    if as_json:
+        output.show_json({"user": removed})
+        return
+    output.say(f"{removed.user_id} is removed; what they asked and decided stays.")
+
+
 @app.command("list")
 def show_list(as_json: Json = False) -> None:
     """Who there is."""

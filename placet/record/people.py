@@ -1,11 +1,11 @@
 """People: who asks, who decides, and whether they may (A5)."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import psycopg.errors
 
-from placet.record import canonical
+from placet.record import audit, canonical
 from placet.record.database import Transaction
 from placet.record.errors import Conflict, InvalidInput, NotFound
 
@@ -70,14 +70,8 @@ async def add(
     tx: Transaction, tenant: str, user_id: str, *, name: str, roles: list[str], duties: list[str], locale: str = "en"
 ) -> User:
     """Add a person; raises `Conflict` when the name is taken, `InvalidInput` for a role that does not exist."""
-    unknown = sorted(set(roles) - set(ROLES))
-    if unknown or not roles:
-        raise InvalidInput(f"Roles are {', '.join(ROLES)}; got {', '.join(unknown) or 'none'}.", field="roles")
-    if "reviewer" not in roles and duties:
-        raise InvalidInput("Duties are what a reviewer may decide; give the role reviewer too.", field="duties")
-    if locale not in LOCALES:
-        raise InvalidInput(f"Locales are {' and '.join(LOCALES)}; got {locale}.", field="locale")
-    canonical.check_plain({"user_id": user_id, "name": name, "duties": duties})
+    _check(name=name, roles=roles, duties=duties, locale=locale)
+    canonical.check_plain({"user_id": user_id})
     try:
         await tx.execute(
             """
@@ -95,6 +89,66 @@ async def add(
             field="user_id",
         ) from None
     return await get(tx, tenant, user_id)
+
+
+def _check(*, name: str, roles: list[str], duties: list[str], locale: str) -> None:
+    unknown = sorted(set(roles) - set(ROLES))
+    if unknown or not roles:
+        raise InvalidInput(f"Roles are {', '.join(ROLES)}; got {', '.join(unknown) or 'none'}.", field="roles")
+    if "reviewer" not in roles and duties:
+        raise InvalidInput("Duties are what a reviewer may decide; give the role reviewer too.", field="duties")
+    if locale not in LOCALES:
+        raise InvalidInput(f"Locales are {' and '.join(LOCALES)}; got {locale}.", field="locale")
+    canonical.check_plain({"name": name, "duties": duties})
+
+
+async def change(
+    tx: Transaction,
+    tenant: str,
+    user_id: str,
+    *,
+    by: str,
+    name: str | None = None,
+    roles: list[str] | None = None,
+    duties: list[str] | None = None,
+    locale: str | None = None,
+) -> User:
+    """Change what is given; it counts from the next request and decision on (A5). Raises as `get` and `add` do.
+
+    Who is no reviewer any more has no duties left, unless some are given.
+    """
+    before = await get(tx, tenant, user_id)
+    after = replace(
+        before,
+        name=name if name is not None else before.name,
+        roles=roles if roles is not None else before.roles,
+        duties=duties if duties is not None else before.duties,
+        locale=locale if locale is not None else before.locale,
+    )
+    if duties is None and not after.is_a("reviewer"):
+        after = replace(after, duties=[])
+    _check(name=after.name, roles=after.roles, duties=after.duties, locale=after.locale)
+    await tx.execute(
+        """
+        update users set name = %(name)s, roles = %(roles)s, duties = %(duties)s, locale = %(locale)s
+         where tenant_id = %(tenant_id)s and user_id = %(user_id)s
+        """,
+        asdict(after),
+    )
+    body = {"was": asdict(before), "is": asdict(after)}
+    await audit.append(tx, tenant, actor=by, action="changed", subject=f"user:{user_id}", body=body)
+    return after
+
+
+async def remove(tx: Transaction, tenant: str, user_id: str, *, by: str) -> User:
+    """Nobody acts as this person any more; what they asked and decided stays, under an id that is not used again."""
+    removed = await get(tx, tenant, user_id)
+    await tx.execute(
+        "update users set removed_at = clock() where tenant_id = %(tenant)s and user_id = %(user)s",
+        {"tenant": tenant, "user": user_id},
+    )
+    await audit.append(tx, tenant, actor=by, action="removed", subject=f"user:{user_id}", body={"roles": removed.roles})
+    return removed
 
 
 async def ensure(tx: Transaction, tenant: str, user_id: str, *, name: str, roles: list[str], duties: list[str]) -> None:

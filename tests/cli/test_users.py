@@ -56,3 +56,32 @@ def test_l4_what_cannot_be_done_with_keys_is_a_sentence(placet: Placet) -> None:
         placet("users", "link", "rosa", "auth0|1", "--issuer", "https://id.example", "--json").error["code"]
         == "conflict"
     )
+
+
+async def test_a5_roles_and_duties_are_changed_and_taken_away(placet: Placet, database: Database) -> None:
+    """What changes counts at once and stands in the audit chain; who is removed has no key that opens anything."""
+
+    async def call(*arguments: object) -> Ran:
+        return await asyncio.to_thread(placet, "users", *arguments)
+
+    key = (await call("add", "rosa", "--role", "reviewer", "--duty", "finance", "--key", "--json")).json["key"]
+    changed = (
+        await call("change", "rosa", "--role", "requester", "--role", "reviewer", "--duty", "support", "--json")
+    ).json
+    assert (changed["user"]["roles"], changed["user"]["duties"]) == (["requester", "reviewer"], ["support"])
+    assert (await call("change", "rosa", "--duty", "none", "--locale", "es", "--json")).json["user"]["duties"] == []
+    assert (await call("change", "rosa", "--role", "requester", "--json")).json["user"]["locale"] == "es"
+
+    assert (await call("change", "rosa")).code == 2
+    assert (await call("change", "nobody", "--name", "N", "--json")).error["code"] == "unknown_user"
+    assert (await call("change", "rosa", "--role", "king", "--json")).error["field"] == "roles"
+    assert (await call("change", "rosa", "--duty", "finance", "--json")).error["field"] == "duties"
+
+    async with database.read() as tx:
+        assert await credentials.whose_key(tx, key) is not None
+    assert (await call("remove", "rosa")).code == 0
+    async with database.read() as tx:
+        assert await credentials.whose_key(tx, key) is None
+        rows = await tx.fetch_dicts("select action from audit where subject = 'user:rosa' order by n")
+    assert [row["action"] for row in rows] == ["issued a key", "changed", "changed", "changed", "removed"]
+    assert (await call("add", "rosa", "--role", "requester", "--json")).error["code"] == "conflict"

@@ -161,9 +161,8 @@ def _superuser(server: Server) -> "psycopg.Connection[tuple[object, ...]]":
 
 
 def _create(connection: "psycopg.Connection[tuple[object, ...]]", name: str, template: str = "template1") -> None:
-    statement = sql.SQL("create database {} owner {} template {}").format(
-        sql.Identifier(name), sql.Identifier(OWNER), sql.Identifier(template)
+    connection.execute(
+        sql.SQL("create database {} owner {} template {}").format(
+            sql.Identifier(name), sql.Identifier(OWNER), sql.Identifier(template)
+        )
     )
-    if connection.info.server_version >= 150_000:  # without fsync, copying the files is a third of logging them
-        statement += sql.SQL(" strategy file_copy")
-    connection.execute(statement)

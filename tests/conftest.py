@@ -5,6 +5,7 @@ The controller makes the folder and removes it; whichever worker needs the serve
 lock in that folder as long as it lives, so the next run knows what a killed one left behind and stops that.
 """
 
+import os
 import shutil
 import signal
 import sys
@@ -47,6 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[HOME] = fresh.rename(
         fresh.with_name(fresh.name.replace("placet-new-", PREFIX))
     )  # found only when locked
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many again as there are cores: the tests wait for processes and sockets as much as they compute."""
+    return max(1, (os.cpu_count() or 1) * 3 // 2)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -26,8 +26,6 @@ ABOUT = """
 Agents whose consequential calls wait for assent. A turn is stored and answered with 202; a worker goes on with it; what a
 rule does not let pass waits as an approval, is decided here, and exactly that call is executed, once.
 """
-
-
 ROOMS: Sequence[ModuleType] = (about, turns, events, approvals, effects, policy, langgraph)
 
 
@@ -45,8 +43,9 @@ def create_app(
             if not isinstance(services, Services):
                 app.state.services = await stack.enter_async_context(services)
             await stack.enter_async_context(app.state.timelines.open(app.state.services.database))
-            app.state.langgraph = open_face(app.state.services, app.state.timelines.stopping)
-            await stack.enter_async_context(app.state.langgraph.following)
+            if langgraph in rooms:
+                app.state.langgraph = open_face(app.state.services, app.state.timelines.stopping)
+                await stack.enter_async_context(app.state.langgraph.following)
             if settings.oidc_issuer is not None:
                 app.state.oidc = Issuer(settings)
                 stack.push_async_callback(app.state.oidc.close)

@@ -5,7 +5,7 @@ A request that starts or resumes work answers when it is durable (L3): at once, 
 """
 
 import json as plain
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from placet.api.langgraph.admission import Asked, admit, new_thread_id
 from placet.api.langgraph.assistants import ASSISTANT_ID, check_assistant
 from placet.api.langgraph.bodies import MODES, BulkCancel, Mode, RunCreate
 from placet.api.langgraph.opened import House, LangGraph, json
-from placet.api.langgraph.sending import Viewer, read_last_event_id
+from placet.api.langgraph.sending import Refused, Viewer, read_last_event_id
 from placet.api.langgraph.threads import seen
 from placet.api.opened import Tools
 from placet.record import client_runs
@@ -68,13 +68,13 @@ def headers(run: ClientRun, back: Literal["stream", "join"] | None) -> dict[str,
     return told
 
 
-Seeing = Callable[[ClientRun], Callable[[], Awaitable[dict[str, Any] | None]]]
+Seeing = Callable[[ClientRun], Refused]
 
 
 def _seeing(request: Request, house: House) -> Seeing:
     """Whether the request's credentials may still see a run, asked again while it is followed (L4)."""
 
-    def of(run: ClientRun) -> Callable[[], Awaitable[dict[str, Any] | None]]:
+    def of(run: ClientRun) -> Refused:
         async def refused() -> dict[str, Any] | None:
             try:
                 caller = await auth.identify(request)

@@ -53,15 +53,18 @@ def read_last_event_id(given: str | None) -> int | None:
     return number
 
 
+Refused = Callable[
+    [], Awaitable[dict[str, Any] | None]
+]  # what a viewer is told when it is no longer theirs to see (L4)
+
+
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """Who follows a run, and how."""
 
     run: ClientRun
     modes: Sequence[str]
-    refused: Callable[
-        [], Awaitable[dict[str, Any] | None]
-    ]  # what they are told when it is no longer theirs to see (L4)
+    refused: Refused
     after: int | None = None  # behind which part; None or -1: from the start
     cancels: User | None = None  # who cancels the run by going away
 
@@ -102,9 +105,11 @@ async def outcome(house: LangGraph, viewer: Viewer) -> AsyncIterator[bytes]:
         async with aclosing(follow(house, viewer.run, 2**62)) as parts:
             async for _ in parts:
                 yield b"\n"
-                if await viewer.refused() is not None:
+                if (refused := await viewer.refused()) is not None:
                     break
-        if (refused := await viewer.refused()) is not None:
+            else:
+                refused = await viewer.refused()
+        if refused is not None:
             done = True
             yield encode({"__error__": {"error": refused["code"], "message": refused["message"]}}).encode()
             return

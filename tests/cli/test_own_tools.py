@@ -10,13 +10,14 @@ from tests.cli.conftest import Ran
 from tests.test_readme import block
 
 Placet = Callable[..., Ran]
+TAKEN = '\n\nclass Taken(SetPrice):\n    """Another\'s name."""\n\n    name = "search_orders"\n'
 RULES = Path(__file__).parents[2] / "policies" / "rules.toml"
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a module of tools and a rules file."""
-    (tmp_path / "prices.py").write_text(block("python") + "\n\ndef tools(settings):\n    return [SetPrice()]\n")
+    (tmp_path / "prices.py").write_text(block("python") + "\n\ndef tools(settings):\n    return [SetPrice()]\n" + TAKEN)
     (tmp_path / "rules.toml").write_text(RULES.read_text() + "\n" + block("toml"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PLACET_RULES", str(tmp_path / "rules.toml"))
@@ -44,6 +45,7 @@ def test_p7_own_tools_are_ruled_like_all_others(
     [
         ("nowhere:SetPrice", "No module named 'nowhere'"),
         ("prices:Nothing", "has no attribute 'Nothing'"),
+        ("prices:Taken", "there is a tool of that name"),
         ("prices", "expected module:Class of a tool"),
         ("prices:PRICES", "expected module:Class of a tool"),
         ("tools.shop.refund_payments:RefundPayments", "expected module:Class"),
@@ -56,7 +58,7 @@ def test_p7_what_is_no_tool_stops_the_start(
     monkeypatch.setenv("PLACET_TOOLS", target)
     shown = placet("policy", "check", "--json")
     assert shown.error["code"] == "tools_misconfigured"
-    assert target in shown.error["message"]
+    assert target in shown.error["message"] or "search_orders" in shown.error["message"]
     assert says in shown.error["message"]
 
 

@@ -84,4 +84,5 @@ async def test_a5_roles_and_duties_are_changed_and_taken_away(placet: Placet, da
         assert await credentials.whose_key(tx, key) is None
         rows = await tx.fetch_dicts("select action from audit where subject = 'user:rosa' order by n")
     assert [row["action"] for row in rows] == ["issued a key", "changed", "changed", "changed", "removed"]
+    assert (await call("change", "rosa", "--name", "R", "--json")).error["code"] == "unknown_user"
     assert (await call("add", "rosa", "--role", "requester", "--json")).error["code"] == "conflict"

@@ -1,5 +1,6 @@
 """LangGraph's own server, in an environment of its own: it needs older versions of some of what we test with."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ class NotThere(Exception):
 
 def install() -> Path:
     """The program `langgraph`, installed once per machine; the code that it serves comes by PYTHONPATH."""
-    folder = Path(tempfile.gettempdir()) / f"placet-peers-{PACKAGE.rpartition('=')[2]}"
+    folder = Path(tempfile.gettempdir()) / f"placet-peers-{os.getuid()}-{PACKAGE.rpartition('=')[2]}"
     python = folder / "bin" / "python"
     with FileLock(folder.with_suffix(".lock")):
         if not (folder / "done").exists():

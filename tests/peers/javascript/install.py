@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -23,7 +24,7 @@ def install() -> Path:
     """A folder in which Node finds the SDK; raises `NotThere`."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         raise NotThere("node and npm are not installed")
-    folder = Path(tempfile.gettempdir()) / f"placet-peers-{PACKAGE.rpartition('@')[2]}"
+    folder = Path(tempfile.gettempdir()) / f"placet-peers-{os.getuid()}-{PACKAGE.rpartition('@')[2]}"
     folder.mkdir(exist_ok=True)
     with FileLock(folder / "install.lock"):
         if not (folder / "done").exists():
